@@ -1,0 +1,93 @@
+"""How a training step runs: its ranks, its reading, its checkpoints; and the cluster that it runs on."""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from thaw.components.config.section import Section
+
+Sharding = Literal["auto", "table_wise", "row_wise"]
+
+
+class Training(Section):
+    """Ranks, batches, reading, checkpoints."""
+
+    global_batch_size: int = Field(ge=1)
+    """Requests a step, over all ranks."""
+    num_nodes: int = Field(default=2, ge=1)
+    """Replicas of the PyTorchJob: one Master and the rest Workers."""
+    nproc_per_node: int = Field(default=1, ge=1)
+    """Ranks of each replica, one a GPU where device is cuda."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    num_threads: int = Field(default=1, ge=1)
+    """Threads of a rank (OMP_NUM_THREADS)."""
+    num_workers: int = Field(default=0, ge=0)
+    """Reader processes of a rank; 0 reads in the rank itself."""
+    num_lanes: int = Field(default=8, ge=1)
+    """Into how many streams the window is cut. A rank reads a share of the lanes, so there must be at least as many
+    lanes as readers (ranks x workers). The order of the rows depends on this number and never on the number of ranks."""
+    shuffle_rows: int = Field(default=65536, ge=1)
+    """Requests that are shuffled together, over all lanes; also what the readers hold in memory."""
+    shuffle: bool = True
+    sharding: dict[str, Sharding] = {}
+    """Pins a table's sharding; others are placed by TorchRec's planner."""
+    checkpoint_every_steps: int | None = Field(default=None, ge=1)
+    """Checkpoints inside an epoch; None saves at its end alone."""
+    log_every_steps: int = Field(default=20, ge=1)
+    row_ledger: bool = False
+    """Have every rank write the request ids that it trained or scored, epoch by epoch, under `ledger/`."""
+    collective_timeout_s: int = Field(default=600, ge=1)
+    """After this long without an answer a collective fails."""
+    read_timeout_s: int = Field(default=120, ge=1)
+    """After this long without an answer a read of the store fails."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of a training step."""
+        return self.num_nodes * self.nproc_per_node
+
+    @model_validator(mode="after")
+    def _check(self) -> "Training":
+        readers = self.world_size * max(1, self.num_workers)
+        if self.num_lanes < readers:
+            raise ValueError(
+                f"training: num_lanes {self.num_lanes} is less than the {readers} readers "
+                f"({self.num_nodes}x{self.nproc_per_node} ranks x {max(1, self.num_workers)})"
+            )
+        return self
+
+
+class Evaluation(Section):
+    """What the evaluate step measures."""
+
+    batch_size: int = Field(default=4096, ge=1)
+    """Requests scored at once, over all ranks."""
+    num_train_requests: int = Field(default=2000, ge=1)
+    """Requests of the window that are scored too, for the train-evaluation gap."""
+    hit_k: int = Field(default=3, ge=1)
+    num_calibration_bins: int = Field(default=15, ge=2)
+
+
+class Cluster(Section):
+    """What a PyTorchJob asks of the cluster. The local backend reads the same job and takes from it what it can use."""
+
+    image: str = "thaw:latest"
+    """Image of every step and every replica."""
+    namespace: str = "default"
+    service_account: str | None = None
+    cpu: str | None = None
+    """Of each replica, a Kubernetes quantity: limit and request."""
+    memory: str | None = None
+    shm_size: str = "2Gi"
+    """Size of /dev/shm in each replica."""
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[dict[str, Any], ...] = ()
+    """As in a pod spec."""
+    env: dict[str, str] = {}
+    """Set in every replica."""
+    master_port: int | None = Field(default=None, ge=1, le=65535)
+    """Port of the rendezvous. None: the operator's 23456 on a cluster, a free one on one machine."""
+    deadline_s: int = Field(default=24 * 3600, ge=1)
+    """A training job that is not done after this long is ended, and its step fails."""
+    ttl_s: int = Field(default=24 * 3600, ge=3600)
+    """A finished job stays this long, for its logs."""

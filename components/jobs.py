@@ -1,0 +1,29 @@
+"""What a training step tells its ranks: one JSON document, whose URI is the only argument of every replica."""
+
+from typing import Any, Literal
+
+from thaw.components.config.recipe import Policy
+from thaw.components.config.section import Section
+
+
+class JobSpec(Section):
+    """One job of the trainer."""
+
+    kind: Literal["pretrain", "train", "score"]
+    run_id: str
+    stage: str
+    job: str
+    """Name of the PyTorchJob; ranks of another job are refused at the rendezvous."""
+    config: dict[str, Any]
+    """The run's configuration document."""
+    window_uri: str
+    """The window document, which pins every file."""
+    output_uri: str
+    """Folder of the attempt."""
+    checkpoint_uri: str | None = None
+    """The tables, or the whole model, to start from."""
+    policy: Policy | None = None
+    epoch: int = 0
+    """Counted over the run's training stages from 0; with the seed it gives the order of the rows."""
+    resume_uri: str | None = None
+    """A checkpoint that an earlier attempt of the same stage left in mid-epoch."""
