@@ -9,7 +9,8 @@ def emit(event: str, **fields: Any) -> None:
     """Print one event as one line.
 
     Args:
-        event: `progress` (stage, step, num_steps, loss, requests_per_s), `error` (rank, type, message), or another name.
+        event: `progress` (stage, step, num_steps, loss, requests_per_s), `error` (rank, type, message), or
+            another name.
         fields: what JSON can hold.
     """
     sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")

@@ -20,7 +20,6 @@ from typing import Any
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
-
 from thaw.components.config.data import Data
 from thaw.components.config.recipe import Backbone, Model, Recipe
 from thaw.components.config.section import Section

@@ -3,7 +3,6 @@
 from typing import Literal
 
 from pydantic import Field, model_validator
-
 from thaw.components.config.section import Section
 
 

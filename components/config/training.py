@@ -3,7 +3,6 @@
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
-
 from thaw.components.config.section import Section
 
 Sharding = Literal["auto", "table_wise", "row_wise"]
