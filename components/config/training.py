@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 from thaw.components.config.section import Section
 
+DEFAULT_IMAGE = "thaw:latest"
 Sharding = Literal["auto", "table_wise", "row_wise"]
 
 
@@ -70,7 +71,7 @@ class Evaluation(Section):
 class Cluster(Section):
     """What a PyTorchJob asks of the cluster. The local backend reads the same job and takes from it what it can use."""
 
-    image: str = "thaw:latest"
+    image: str = DEFAULT_IMAGE
     """Image of every step and every replica."""
     namespace: str = "default"
     service_account: str | None = None

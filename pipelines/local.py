@@ -1,0 +1,67 @@
+"""A run on this machine: the compiled pipeline through kfp.local, shown live."""
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from thaw.components import storage
+from thaw.components.config import RunConfig, to_parameter
+from thaw.pipelines.compile import compile_pipeline
+from thaw.pipelines.progress import Progress
+
+
+class PipelineFailed(Exception):
+    """The pipeline ended before its last step. The message says why as well as the driver knows it."""
+
+
+def run_pipeline(config: RunConfig, run_uri: str, date: str, progress: Progress) -> None:
+    """Run the whole pipeline on this machine, and return when its last step has succeeded.
+
+    The full log is saved as `log.txt` in the run's folder, however the run ends.
+
+    Raises:
+        PipelineFailed: a step failed; later steps were not started.
+    """
+    arguments = {"config": to_parameter(config), "run_uri": run_uri, "date": date, "backend": "local"}
+    with tempfile.TemporaryDirectory(prefix="thaw-run-") as folder:
+        pipeline_path, arguments_path, log_path = (Path(folder) / name for name in ("thaw.yaml", "arguments.json", "log"))
+        compile_pipeline(config, pipeline_path)
+        arguments_path.write_text(json.dumps(arguments))
+        command = [sys.executable, "-u", "-m", "thaw.pipelines.driver", str(pipeline_path), str(arguments_path)]
+        try:
+            with log_path.open("w") as log, _driver(command) as driver:
+                assert driver.stdout is not None
+                for line in driver.stdout:
+                    log.write(line)
+                    progress.show(line)
+                status = driver.wait()
+        finally:
+            storage.write_bytes(storage.join(run_uri, "log.txt"), log_path.read_bytes())
+        if status:
+            last_lines = [line for line in log_path.read_text().splitlines() if line.strip()][-20:]
+            raise PipelineFailed("\n".join(last_lines) or f"the pipeline's driver ended with status {status}")
+
+
+@contextmanager
+def _driver(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """The driver process. It doesn't outlive the block, and its steps, which watch it, don't outlive it."""
+    previous = signal.signal(signal.SIGTERM, _exit)
+    driver = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace"
+    )
+    try:
+        yield driver
+    finally:
+        driver.kill()
+        driver.wait()
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
