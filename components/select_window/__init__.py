@@ -1,0 +1,1 @@
+"""Selects the days of a run and pins their files."""
