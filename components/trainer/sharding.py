@@ -1,0 +1,100 @@
+"""Which rank owns which rows of which table."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from thaw.components.config.training import Sharding
+from thaw.components.trainer.torchrec_internals import (
+    EmbeddingCollectionSharder,
+    EmbeddingModuleShardingPlan,
+    construct_module_sharding_plan,
+    row_wise,
+    table_wise,
+)
+from torchrec import EmbeddingCollection
+
+
+def plan_sharding(
+    collection: EmbeddingCollection,
+    sharding: Mapping[str, Sharding],
+    sharder: EmbeddingCollectionSharder,
+    group: dist.ProcessGroup,
+    device: torch.device,
+) -> EmbeddingModuleShardingPlan:
+    """Where each table of the collection goes.
+
+    A pinned `table_wise` table goes to the rank of its position in the configuration, round and round. If any table is
+    left to the planner ("auto", or not named), the planner places all of them, the pins being its constraints.
+    Collective where the planner runs: all ranks of the group must call.
+    """
+    world_size = group.size()
+    names = [config.name for config in collection.embedding_configs()]
+    kinds = {name: sharding.get(name, "auto") for name in names}
+    if "auto" in kinds.values():
+        return _ask_planner(collection, kinds, sharder, group, device)
+    place = {
+        name: table_wise(rank=i % world_size) if kinds[name] == "table_wise" else row_wise()
+        for i, name in enumerate(names)
+    }
+    return construct_module_sharding_plan(
+        collection, place, sharder=sharder, world_size=world_size, device_type=device.type
+    )
+
+
+def _ask_planner(
+    collection: EmbeddingCollection,
+    kinds: Mapping[str, Sharding],
+    sharder: EmbeddingCollectionSharder,
+    group: dist.ProcessGroup,
+    device: torch.device,
+) -> EmbeddingModuleShardingPlan:
+    # Imported here: the planner is heavy to import, and a job whose tables are all pinned has no use for it.
+    from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+
+    free = ["table_wise", "row_wise"]
+    planner = EmbeddingShardingPlanner(
+        topology=Topology(world_size=group.size(), compute_device=device.type),
+        constraints={
+            name: ParameterConstraints(sharding_types=free if kind == "auto" else [kind], compute_kernels=["fused"])
+            for name, kind in kinds.items()
+        },
+    )
+    plan = planner.collective_plan(collection, [sharder], group)
+    return plan.plan[""]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of rows that a rank holds. Columns are never cut."""
+
+    table: str
+    start: int
+    num_rows: int
+
+
+def check_owners(held: Sequence[Iterable[Piece]], num_rows: Mapping[str, int]) -> None:
+    """See to it that every row of every table has exactly one owner.
+
+    Args:
+        held: what each rank holds, by rank.
+        num_rows: rows of every table.
+
+    Raises:
+        RuntimeError: a range of rows has no owner, or two; names table, rows and ranks.
+    """
+    by_table: dict[str, list[tuple[int, int, int]]] = {name: [] for name in num_rows}
+    for rank, pieces in enumerate(held):
+        for piece in pieces:
+            by_table[piece.table].append((piece.start, piece.start + piece.num_rows, rank))
+    for table, ranges in by_table.items():
+        reached, before = 0, None
+        for start, stop, rank in [*sorted(r for r in ranges if r[1] > r[0]), (num_rows[table], num_rows[table], None)]:
+            if start > reached:
+                raise RuntimeError(f"table {table}: rows {reached} to {start - 1} have no owner")
+            if start < reached:
+                raise RuntimeError(
+                    f"table {table}: rows {start} to {min(stop, reached) - 1} have two owners, ranks {before} and {rank}"
+                )
+            reached, before = stop, rank

@@ -1,0 +1,27 @@
+"""Every name of TorchRec that its package does not export at the top, or that torch keeps private for it.
+
+Read in torchrec 1.8.0 and torch 2.13.0. On a change of version, this file says what to read again.
+"""
+
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
+from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
+from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
+from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
+from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise, table_wise
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingEnv
+from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+
+__all__ = [
+    "EmbeddingCollectionSharder",
+    "EmbeddingModuleShardingPlan",
+    "RowWiseAdagrad",
+    "Shard",
+    "ShardedEmbeddingCollection",
+    "ShardedTensor",
+    "ShardingEnv",
+    "WeightDecayMode",
+    "apply_optimizer_in_backward",
+    "construct_module_sharding_plan",
+    "row_wise",
+    "table_wise",
+]
