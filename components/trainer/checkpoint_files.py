@@ -1,0 +1,109 @@
+"""Reads and writes the files of torch.distributed.checkpoint in an object store.
+
+Differs from torch's own FsspecWriter (torch 2.13, checkpoint/_fsspec_filesystem.py) in three points:
+  * a file whose writing failed half way is not published: there the `with` commits what it has on its way out;
+  * a large tensor has a file of its own: the writer keeps the host copies of one file's tensors until that file is
+    done, which in one file a rank is as much memory as the rank's whole share;
+  * only local files are synced: for others torch calls `os.sync()`, which flushes every disk of the machine.
+
+The format is torch's, and torch's own readers read it.
+"""
+
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fsspec.spec import AbstractBufferedFile
+from thaw.components.storage.filesystem import is_local, open_filesystem
+from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+LARGE_TENSOR_BYTES = 64 * 2**20
+
+
+class _Store(FileSystemBase):
+    """The file operations that torch asks for, on the filesystem of one URI."""
+
+    def __init__(self, uri: str) -> None:
+        self.filesystem, self.root = open_filesystem(uri)
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        stream = self.filesystem.open(path, mode)
+        try:
+            yield stream
+        except BaseException:
+            if mode != "rb":
+                self._discard(stream, path)
+            raise
+        finally:
+            stream.close()
+
+    def _discard(self, stream: Any, path: str) -> None:
+        if isinstance(stream, AbstractBufferedFile):
+            stream.discard()
+            stream.closed = True  # else close() would publish the part that was written
+        else:
+            stream.close()
+            self.filesystem.rm_file(path)
+
+    def concat_path(self, path: Any, suffix: str) -> str:
+        return f"{path}/{suffix}"
+
+    def rename(self, path: Any, new_path: Any) -> None:
+        self.filesystem.mv(path, new_path)
+
+    def init_path(self, path: Any) -> str:
+        return str(path)
+
+    def mkdir(self, path: Any) -> None:
+        self.filesystem.makedirs(path, exist_ok=True)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return isinstance(checkpoint_id, str)
+
+    def exists(self, path: Any) -> bool:
+        return bool(self.filesystem.exists(path))
+
+    def rm_file(self, path: Any) -> None:
+        self.filesystem.rm_file(path)
+
+
+class StoreWriter(FileSystemWriter):
+    """Writes a checkpoint's tensors under a URI."""
+
+    fs: Any
+
+    def __init__(self, uri: str) -> None:
+        store = _Store(uri)
+        super().__init__(store.root, sync_files=is_local(store.filesystem))
+        self.fs, self.path = store, store.root
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this rank's tensors: each large one in a file of its own, the others in one."""
+        small, files = [], []
+        for item in plan.items:
+            is_large = (item.tensor_storage_size() or 0) >= LARGE_TENSOR_BYTES
+            files.append([item]) if is_large else small.append(item)
+        if small:
+            files.insert(0, small)
+        waiting: queue.Queue = queue.Queue()
+        for number, items in enumerate(files):
+            name = f"{plan.storage_data.prefix}{number}.distcp"
+            waiting.put((self.fs.concat_path(self.path, name), name, items))
+        return self._write_data(planner, waiting)
+
+
+class StoreReader(FileSystemReader):
+    """Reads a checkpoint's tensors under a URI."""
+
+    fs: Any
+
+    def __init__(self, uri: str) -> None:
+        store = _Store(uri)
+        super().__init__(store.root)
+        self.fs, self.path = store, store.root
