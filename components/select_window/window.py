@@ -56,7 +56,7 @@ class Window(Section):
     truth: tuple[DataFile, ...] = ()
     """True probabilities of the training and evaluation days (generated data). Read by the evaluate step alone."""
     fingerprint: str
-    """`sha256:<hex>` over path, size and version of all files: the same content gives the same, wherever it lies."""
+    """`sha256:<hex>` over path, size and version of all files: equal while nothing changed, else another."""
 
     def summary(self) -> dict[str, Any]:
         """What a stage's manifest says of the window: the days and the fingerprint, without the files."""

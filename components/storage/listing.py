@@ -14,7 +14,8 @@ from thaw.components.storage.filesystem import is_local, join, open_filesystem
 class FileInfo:
     """A file as its store lists it."""
 
-    uri: str
+    path: str
+    """Its URI: that of the listed folder, and the names below it."""
     size: int
     """In bytes."""
     version: str | None
@@ -31,7 +32,7 @@ def list_files(uri: str) -> list[FileInfo]:
     with reporting(uri, "list"):
         filesystem, path = open_filesystem(uri)
         if is_local(filesystem):
-            return sorted(_local_files(uri, Path(path)), key=lambda file: file.uri)
+            return sorted(_local_files(uri, Path(path)), key=lambda file: file.path)
         try:
             found = filesystem.find(path, detail=True)
         except FileNotFoundError:
@@ -43,11 +44,11 @@ def list_files(uri: str) -> list[FileInfo]:
                 generation = info.get("generation")
                 version = f"generation:{generation}" if generation else None
                 files.append(FileInfo(join(uri, below) if below else uri, int(info["size"]), version))
-        return sorted(files, key=lambda file: file.uri)
+        return sorted(files, key=lambda file: file.path)
 
 
 def list_dirs(uri: str) -> list[str]:
-    """Names of the folders right below a folder, sorted; of an absent folder, none.
+    """Names (not URIs) of the folders right below a folder, sorted; of an absent folder, none.
 
     Raises:
         StorageError: it cannot be read, or is a file.

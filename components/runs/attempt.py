@@ -1,0 +1,107 @@
+"""Attempts of a stage: their folders, and who may write into them."""
+
+import datetime
+import os
+import re
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psutil
+from thaw.components import storage
+from thaw.components.config.recipe import Policy
+from thaw.components.config.section import Section
+
+STAGES = ("select-window", "prepare-backbone", "train-frozen", "train-cotrain", "evaluate")
+"""In the order of a run. A policy that the recipe repeats gives a stage of its own: `train-frozen-2`."""
+CLAIM = "claim.json"
+MANIFEST = "manifest.json"
+FAILURE = "failure.json"
+
+_ATTEMPT = re.compile(r"attempt-([1-9][0-9]*)")
+
+
+class Claim(Section):
+    """Who makes an attempt."""
+
+    host: str
+    pid: int
+    process_started_at: float
+    """Seconds since the epoch; tells the process from a later one of the same pid."""
+    started_at: str
+    """UTC, ISO 8601."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try of a stage, and its folder."""
+
+    run_uri: str
+    stage: str
+    number: int
+    """From 1."""
+    started_at: str
+    """UTC, ISO 8601."""
+
+    @property
+    def run_id(self) -> str:
+        """Name of the run."""
+        return self.run_uri.rstrip("/").rpartition("/")[2]
+
+    @property
+    def uri(self) -> str:
+        """The folder."""
+        return attempt_uri(self.run_uri, self.stage, self.number)
+
+
+def stage_names(policies: Sequence[Policy]) -> tuple[str, ...]:
+    """The training stages of a recipe: (frozen, frozen) gives train-frozen, train-frozen-2."""
+    seen: Counter[str] = Counter()
+    names = []
+    for policy in policies:
+        seen[policy] += 1
+        names.append(f"train-{policy}" + (f"-{seen[policy]}" if seen[policy] > 1 else ""))
+    return tuple(names)
+
+
+def begin_attempt(run_uri: str, stage: str) -> Attempt:
+    """Claim the next attempt of a stage; of several processes that begin one, each gets its own."""
+    number = max(attempt_numbers(run_uri, stage), default=0)
+    process = psutil.Process(os.getpid())
+    claim = Claim(
+        host=socket.gethostname(), pid=process.pid, process_started_at=process.create_time(), started_at=now()
+    )
+    while True:
+        number += 1
+        attempt = Attempt(run_uri, stage, number, claim.started_at)
+        try:
+            storage.create_json(storage.join(attempt.uri, CLAIM), claim.model_dump())
+        except FileExistsError:
+            continue
+        return attempt
+
+
+def committed_attempt(run_uri: str, stage: str) -> str | None:
+    """The folder of a stage's newest committed attempt, or None."""
+    for number in reversed(attempt_numbers(run_uri, stage)):
+        uri = attempt_uri(run_uri, stage, number)
+        if storage.exists(storage.join(uri, MANIFEST)):
+            return uri
+    return None
+
+
+def attempt_numbers(run_uri: str, stage: str) -> list[int]:
+    """The attempts that a stage has had, in order."""
+    matches = map(_ATTEMPT.fullmatch, storage.list_dirs(storage.join(run_uri, stage)))
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def attempt_uri(run_uri: str, stage: str, number: int) -> str:
+    """The folder of an attempt."""
+    return storage.join(run_uri, stage, f"attempt-{number}")
+
+
+def now() -> str:
+    """The time, UTC, ISO 8601, in seconds."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,127 @@
+"""How an attempt ends: with a manifest, which commits it, or with a failure."""
+
+import hashlib
+from typing import Any
+
+from pydantic import ValidationError
+from thaw.components import storage
+from thaw.components.config.section import Section
+from thaw.components.runs.attempt import FAILURE, MANIFEST, Attempt
+
+
+class NotCommittedError(ValueError):
+    """An attempt without a manifest was to be read. Nothing in its folder may be trusted."""
+
+
+class Reference(Section):
+    """A committed attempt, and exactly the one that was seen."""
+
+    uri: str
+    """The attempt's folder."""
+    digest: str
+    """`sha256:<hex>` of its manifest's bytes."""
+
+
+class StageManifest(Section):
+    """What a stage did: from what, with what, and what came of it."""
+
+    stage: str
+    run_id: str
+    attempt: int
+    config: dict[str, Any]
+    """The run's configuration document."""
+    inputs: dict[str, Reference] = {}
+    window: dict[str, Any] | None = None
+    """The window's days and fingerprint (`Window.summary`)."""
+    versions: dict[str, str]
+    started_at: str
+    """UTC, ISO 8601; `finished_at` too."""
+    finished_at: str
+    figures: dict[str, Any] = {}
+    """What was measured. Numbers are finite."""
+    outputs: dict[str, str] = {}
+    """Paths below the attempt's folder, by name."""
+
+
+class Failure(Section):
+    """Why an attempt ended without a manifest."""
+
+    message: str
+    stage: str
+    replica: str | None = None
+    """Of the PyTorchJob, as `worker-1`, where one was at fault."""
+    exit_code: int | None = None
+    signal: int | None = None
+    last_lines: tuple[str, ...] = ()
+    """Of the log of what failed."""
+    hint: str | None = None
+    """What to do next."""
+    failed_at: str | None = None
+    """UTC, ISO 8601."""
+
+
+def commit(attempt: Attempt, manifest: StageManifest) -> Reference:
+    """Publish an attempt. All its other files must be written by now.
+
+    Raises:
+        ValueError: JSON cannot hold a figure (NaN, infinity, a tensor).
+        FileExistsError: it is committed already.
+        StorageError: the manifest cannot be written.
+    """
+    try:
+        # Not mode="json", which would write a NaN as null.
+        data = storage.encode_json(manifest.model_dump())
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{attempt.stage}: a figure has no place in JSON: {error}; figures {manifest.figures}"
+        ) from error
+    storage.create_bytes(storage.join(attempt.uri, MANIFEST), data)
+    return Reference(uri=attempt.uri, digest=_digest(data))
+
+
+def read_manifest(attempt_uri: str) -> tuple[StageManifest, str]:
+    """The manifest of a committed attempt, and the digest of its bytes.
+
+    Raises:
+        NotCommittedError: there is none.
+        ValueError: it is damaged.
+    """
+    uri = storage.join(attempt_uri, MANIFEST)
+    try:
+        data = storage.read_bytes(uri)
+    except FileNotFoundError:
+        stage = attempt_uri.rstrip("/").split("/")[-2:][0]
+        raise NotCommittedError(f"stage {stage} is not committed: {uri} is not there") from None
+    try:
+        return StageManifest.model_validate_json(data), _digest(data)
+    except ValidationError as error:
+        raise ValueError(f"{uri} is not the manifest of a stage: {error}") from error
+
+
+def fail(attempt: Attempt, failure: Failure) -> None:
+    """Record why an attempt ended.
+
+    Raises:
+        FileExistsError: a failure is recorded already.
+        StorageError: it cannot be written.
+    """
+    storage.create_json(storage.join(attempt.uri, FAILURE), failure.model_dump(mode="json"))
+
+
+def read_failure(attempt_uri: str) -> Failure | None:
+    """Why an attempt ended, or None where no failure is recorded.
+
+    Raises:
+        ValueError: the record is damaged.
+    """
+    uri = storage.join(attempt_uri, FAILURE)
+    try:
+        return Failure.model_validate_json(storage.read_bytes(uri))
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise ValueError(f"{uri} is not the record of a failure: {error}") from error
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"

@@ -1,0 +1,133 @@
+"""The frame in which every step runs: the attempt claimed, its inputs checked, its end recorded."""
+
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from thaw.components import storage
+from thaw.components.config import RunConfig
+from thaw.components.events import emit
+from thaw.components.runs.attempt import Attempt, begin_attempt, now
+from thaw.components.runs.manifest import Failure, Reference, StageManifest, commit, fail, read_manifest
+from thaw.components.runs.versions import versions
+
+NUM_LAST_LINES = 20
+
+
+class Stage:
+    """A stage at work: write its outputs below `uri`, then `commit`.
+
+    Attributes:
+        uri: Folder of the attempt.
+        attempt: The attempt.
+        inputs: The committed attempts that it builds on, by name.
+        manifests: Their manifests, by the same names.
+        committed: Set by `commit`.
+    """
+
+    def __init__(self, config: RunConfig, attempt: Attempt):
+        self.uri = attempt.uri
+        self.attempt = attempt
+        self.inputs: dict[str, Reference] = {}
+        self.manifests: dict[str, StageManifest] = {}
+        self.committed: Reference | None = None
+        self._config = config
+
+    def commit(
+        self,
+        *,
+        figures: Mapping[str, Any] | None = None,
+        outputs: Mapping[str, str] | None = None,
+        window: Mapping[str, Any] | None = None,
+    ) -> Reference:
+        """Publish the attempt. Nothing is written after it.
+
+        Args:
+            figures: What was measured; numbers are finite.
+            outputs: Paths below `uri`, by name.
+            window: The window's days and fingerprint (`Window.summary`).
+        """
+        manifest = StageManifest(
+            stage=self.attempt.stage,
+            run_id=self.attempt.run_id,
+            attempt=self.attempt.number,
+            config=self._config.model_dump(mode="json"),
+            inputs=self.inputs,
+            window=dict(window) if window is not None else None,
+            versions=versions(),
+            started_at=self.attempt.started_at,
+            finished_at=now(),
+            figures=dict(figures or {}),
+            outputs=dict(outputs or {}),
+        )
+        self.committed = commit(self.attempt, manifest)
+        return self.committed
+
+
+@contextmanager
+def stage(config: RunConfig, run_uri: str, name: str, inputs: Mapping[str, str] | None = None) -> Iterator[Stage]:
+    """Runs a stage as a new attempt: `with stage(...) as s: ...; s.commit(...)`.
+
+    What the block raises is recorded as the attempt's failure and raised on. An exception can bring what it knows as
+    attributes named like the fields of `Failure`: replica, exit_code, signal, last_lines, hint.
+
+    Args:
+        config: The run's document.
+        run_uri: Folder of the run.
+        name: The stage.
+        inputs: Folders of the attempts that it builds on, by name.
+
+    Raises:
+        NotCommittedError: an input is not committed.
+    """
+    start_s = time.monotonic()
+    emit("stage", stage=name, status="started")
+    try:
+        current = Stage(config, begin_attempt(run_uri, name))
+        try:
+            for input_name, uri in (inputs or {}).items():
+                manifest, digest = read_manifest(uri)
+                current.inputs[input_name] = Reference(uri=uri, digest=digest)
+                current.manifests[input_name] = manifest
+            yield current
+            assert current.committed, f"stage {name} ended without a commit"
+        except BaseException as error:
+            if current.committed is None:
+                _record(current.attempt, error)
+            raise
+    except BaseException:
+        emit("stage", stage=name, status="failed", seconds=round(time.monotonic() - start_s, 1))
+        raise
+    emit("stage", stage=name, status="committed", seconds=round(time.monotonic() - start_s, 1))
+
+
+def _record(attempt: Attempt, error: BaseException) -> None:
+    """Writes failure.json; the store that caused the failure may refuse it, and the failure is then still the news."""
+    # What the input or the store is at fault for needs no stack; anything else does.
+    stack = "" if isinstance(error, (ValueError, OSError)) else "".join(traceback.format_exception(error))
+    failure = Failure(
+        message=str(error) or type(error).__name__,
+        stage=attempt.stage,
+        replica=getattr(error, "replica", None),
+        exit_code=getattr(error, "exit_code", None),
+        signal=getattr(error, "signal", None),
+        last_lines=tuple(getattr(error, "last_lines", None) or stack.splitlines()[-NUM_LAST_LINES:]),
+        hint=getattr(error, "hint", None) or _hint(error),
+        failed_at=now(),
+    )
+    try:
+        fail(attempt, failure)
+    except OSError as refusal:
+        error.add_note(f"The failure could not be recorded: {refusal}")
+
+
+def _hint(error: BaseException) -> str:
+    if isinstance(error, storage.StorageError):
+        return f"see that {error.uri} can be reached, may be written and has room, then start a new run"
+    if isinstance(error, (ValueError, OSError)):
+        return "set right what the message names, then start a new run"
+    if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        return "it was ended from outside; start a new run"
+    return "the last lines say where it happened"
