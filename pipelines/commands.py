@@ -1,0 +1,133 @@
+"""What the verbs of `thaw` do. A fault of the input is a ValueError, and the exit status 1."""
+
+import datetime
+import sys
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from thaw.components import runs, storage
+from thaw.components.config import RunConfig, load
+from thaw.components.versions import check_versions
+from thaw.pipelines.data_sets import with_data
+from thaw.pipelines.progress import Progress
+
+Overrides = tuple[str, ...]
+
+
+def run_command(
+    preset: str | None,
+    config_path: str | None,
+    overrides: Overrides,
+    date: str | None,
+    root: str,
+    run_id: str | None,
+    dry_run: bool,
+    verbose: bool,
+) -> None:
+    """Run the whole pipeline on this machine; print the table and the report's path."""
+    from thaw.components.select_window.calendar import parse_date
+    from thaw.pipelines.local import PipelineFailed, run_pipeline
+
+    config = _load(preset, config_path, overrides)
+    if date is None and config.data.window.date is None:
+        raise ValueError("no date: give --date YYYY-MM-DD, or set data.window.date")
+    date = str(parse_date(date, "--date") if date is not None else config.data.window.date)
+    check_versions(config.training.device)
+    root = _absolute(root)
+    run_id = run_id or f"{config.name}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
+    console = Console(soft_wrap=True)
+    if dry_run:
+        from thaw.pipelines.dry_run import training_manifests
+
+        yaml.safe_dump_all(training_manifests(config, root, run_id), sys.stdout, sort_keys=False)
+        return
+    config = with_data(config, root, console)
+    run_uri = runs.create_run(root, run_id, config, {"date": date, "backend": "local"})
+    stages = ("select-window", "prepare-backbone", *runs.stage_names(config.recipe.policies), "evaluate")
+    console.print(f"run {run_id}: window of {config.data.window.num_days} days before {date}, in {run_uri}")
+    try:
+        with Progress(stages, console, verbose) as progress:
+            run_pipeline(config, run_uri, date, progress)
+    except PipelineFailed as error:
+        raise ValueError(_cause(run_uri) or str(error)) from None
+    from thaw.pipelines.results import print_results
+
+    print_results(run_uri, console)
+
+
+def compile_command(
+    preset: str | None, config_path: str | None, overrides: Overrides, output: str, retries: int
+) -> None:
+    """Write the compiled pipeline."""
+    from thaw.pipelines.compile import compile_pipeline
+
+    compile_pipeline(_load(preset, config_path, overrides), Path(output), retries)
+    print(output)
+
+
+def demo_command(size: str, num_window_days: int, seed: int, root: str) -> None:
+    """Generate the demo log."""
+    from thaw.pipelines.data_sets import make_demo
+
+    print(make_demo(size, num_window_days, seed, _absolute(root)))
+
+
+def movielens_command(root: str) -> None:
+    """Fetch MovieLens-100k."""
+    from thaw.pipelines.data_sets import make_movielens
+
+    print(make_movielens(_absolute(root)))
+
+
+def runs_command(root: str) -> None:
+    """List the runs, the newest first."""
+    from thaw.pipelines.results import report_uri
+
+    table = Table("run", "began", "date", "state", "report", box=None, pad_edge=False)
+    statuses = [runs.run_status(uri) for uri in runs.list_runs(_absolute(root))]
+    for status in sorted(statuses, key=lambda status: status.record.created_at, reverse=True):
+        record = status.record
+        state = status.state
+        for stage in status.stages:
+            if stage.state not in ("committed", "absent"):
+                state = f"{stage.state} in {stage.stage}"
+                break
+        table.add_row(
+            record.run_id, record.created_at, str(record.extra.get("date", "")), state, report_uri(status) or ""
+        )
+    Console(soft_wrap=True).print(table if statuses else f"no runs in {storage.join(root, 'runs')}")
+
+
+def why_command(run_id: str, root: str) -> None:
+    """Say why a run failed."""
+    run_uri = storage.join(_absolute(root), "runs", run_id)
+    status = runs.run_status(run_uri)
+    print(_cause(run_uri) or f"{run_id}: nothing failed; its state is {status.state}")
+
+
+def _load(preset: str | None, config_path: str | None, overrides: Overrides) -> RunConfig:
+    if preset and config_path:
+        raise ValueError("give --preset or --config, not both")
+    return load(config_path or preset or "demo", overrides)
+
+
+def _absolute(root: str) -> str:
+    return root if "://" in root else str(Path(root).absolute())
+
+
+def _cause(run_uri: str) -> str | None:
+    """Why the run stopped, the cause itself on the last lines; None where no stage failed."""
+    for stage in runs.run_status(run_uri).stages:
+        if stage.state == "died":
+            return f"{stage.stage} died without a word (attempt {stage.attempt}: {stage.uri}); start a new run"
+        if stage.failure is not None:
+            failure = stage.failure
+            lines = [f"{stage.stage} failed (attempt {stage.attempt}: {stage.uri})"]
+            lines += [f"  | {line}" for line in failure.last_lines]
+            lines += [f"next: {failure.hint}"] if failure.hint else []
+            where = f"{failure.replica}: " if failure.replica and failure.replica not in failure.message else ""
+            return "\n".join([*lines, f"{where}{failure.message}"])
+    return None
