@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pydantic import Field, ValidationError
+
 from thaw.components import storage
 from thaw.components.config.section import Section
 
@@ -54,7 +55,7 @@ class Window(Section):
     engagements: tuple[DataFile, ...] = ()
     items: tuple[DataFile, ...] = ()
     truth: tuple[DataFile, ...] = ()
-    """True probabilities of the training and evaluation days (generated data). Read by the evaluate step alone."""
+    """True probabilities of the evaluation days (generated data). Read by the evaluate step alone."""
     fingerprint: str
     """`sha256:<hex>` over path, size and version of all files: equal while nothing changed, else another."""
 

@@ -20,8 +20,8 @@ def exists(uri: str) -> bool:
         return bool(filesystem.exists(path))
 
 
-def read_bytes(uri: str) -> bytes:
-    """The content of a file.
+def read_bytes(uri: str, start: int | None = None, end: int | None = None) -> bytes:
+    """The content of a file, or its bytes start ... end - 1.
 
     Raises:
         FileNotFoundError: it is not there.
@@ -29,7 +29,7 @@ def read_bytes(uri: str) -> bytes:
     """
     with reporting(uri, "read", keep=FileNotFoundError):
         filesystem, path = open_filesystem(uri)
-        return bytes(filesystem.cat_file(path))
+        return bytes(filesystem.cat_file(path, start=start, end=end))
 
 
 def read_json(uri: str) -> Any:
