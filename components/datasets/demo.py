@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+
 from thaw.components.datasets.complete import DataSetError, is_complete, publish
 from thaw.components.datasets.feed import ACTIONS, BEFORE, NUM_CANDIDATES, Feed, FeedDay, FeedItems, FeedSettings
 from thaw.components.datasets.parquet import list_column, write, write_day

