@@ -11,9 +11,21 @@ def main() -> None:
 
 def _config_options(command):  # type: ignore[no-untyped-def]
     for option in (
-        click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one key, as data.window.num_days=20. Repeatable."),
-        click.option("--config", "config_path", type=click.Path(), help="The run's configuration document, a YAML file."),
-        click.option("--preset", metavar="NAME", help="A document that Thaw ships: small, demo (the default), demo-lite, movielens, production."),
+        click.option(
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Change one key, as data.window.num_days=20. Repeatable.",
+        ),
+        click.option(
+            "--config", "config_path", type=click.Path(), help="The run's configuration document, a YAML file."
+        ),
+        click.option(
+            "--preset",
+            metavar="NAME",
+            help="A document that Thaw ships: small, demo (the default), demo-lite, movielens, production.",
+        ),
     ):
         command = option(command)
     return command
@@ -21,7 +33,9 @@ def _config_options(command):  # type: ignore[no-untyped-def]
 
 @main.command()
 @_config_options
-@click.option("--date", metavar="YYYY-MM-DD", help="D, the first day that training never reads. Default: data.window.date.")
+@click.option(
+    "--date", metavar="YYYY-MM-DD", help="D, the first day that training never reads. Default: data.window.date."
+)
 @click.option("--seed", type=int, help="Same as --set seed=N.")
 @click.option("--root", default=".", show_default=True, help="Where runs/ and data/ lie, any fsspec URI.")
 @click.option("--run-id", help="Name of the run. Default: made of the document's name and the time.")
@@ -52,8 +66,21 @@ def data() -> None:
 
 
 @data.command()
-@click.option("--size", default="V3", show_default=True, type=click.Choice(["S", "M", "V3"]), help="Preset small takes S, demo-lite M, demo V3.")
-@click.option("--days", "num_window_days", default="10", show_default=True, type=click.Choice(["10", "20"]), help="Days of the window.")
+@click.option(
+    "--size",
+    default="V3",
+    show_default=True,
+    type=click.Choice(["S", "M", "V3"]),
+    help="Preset small takes S, demo-lite M, demo V3.",
+)
+@click.option(
+    "--days",
+    "num_window_days",
+    default="10",
+    show_default=True,
+    type=click.Choice(["10", "20"]),
+    help="Days of the window.",
+)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--root", default=".", show_default=True, help="The data set lands in <root>/data/.")
 def demo(size, num_window_days, seed, root):  # type: ignore[no-untyped-def]

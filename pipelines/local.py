@@ -30,7 +30,9 @@ def run_pipeline(config: RunConfig, run_uri: str, date: str, progress: Progress)
     """
     arguments = {"config": to_parameter(config), "run_uri": run_uri, "date": date, "backend": "local"}
     with tempfile.TemporaryDirectory(prefix="thaw-run-") as folder:
-        pipeline_path, arguments_path, log_path = (Path(folder) / name for name in ("thaw.yaml", "arguments.json", "log"))
+        pipeline_path, arguments_path, log_path = (
+            Path(folder) / name for name in ("thaw.yaml", "arguments.json", "log")
+        )
         compile_pipeline(config, pipeline_path)
         arguments_path.write_text(json.dumps(arguments))
         command = [sys.executable, "-u", "-m", "thaw.pipelines.driver", str(pipeline_path), str(arguments_path)]

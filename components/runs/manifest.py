@@ -40,7 +40,7 @@ class StageManifest(Section):
     figures: dict[str, Any] = {}
     """What was measured. Numbers are finite."""
     outputs: dict[str, str] = {}
-    """Paths below the attempt's folder, by name."""
+    """Paths below the attempt's folder, by name; or whole URIs of what lies elsewhere."""
 
 
 class Failure(Section):

@@ -35,6 +35,11 @@ class Stage:
         self.committed: Reference | None = None
         self._config = config
 
+    def input_uri(self, name: str, output: str) -> str:
+        """Where an output of an input lies: below the input's folder, or elsewhere if its manifest gives a whole URI."""
+        path = self.manifests[name].outputs[output]
+        return path if "://" in path or path.startswith("/") else storage.join(self.inputs[name].uri, path)
+
     def commit(
         self,
         *,
@@ -46,7 +51,7 @@ class Stage:
 
         Args:
             figures: What was measured; numbers are finite.
-            outputs: Paths below `uri`, by name.
+            outputs: Paths below `uri`, by name; or whole URIs of what lies elsewhere.
             window: The window's days and fingerprint (`Window.summary`).
         """
         manifest = StageManifest(

@@ -27,7 +27,7 @@ def run(config: str, run_uri: str, date: str, window: WindowArtifact) -> str:
         config: The run's document, as `to_parameter` gave it.
         run_uri: Folder of the run.
         date: D, YYYY-MM-DD.
-        window: Gets the URI of the window document, and its summary.
+        window: Gets the attempt's folder, and the window's summary.
 
     Returns:
         The fingerprint of all pinned files.
@@ -43,10 +43,9 @@ def run(config: str, run_uri: str, date: str, window: WindowArtifact) -> str:
         if missing := [*selected.missing_engagement_days, *selected.missing_days]:
             days = ", ".join(map(str, missing))
             emit("warning", stage=STAGE, message=f"{len(missing)} missing days, as the configuration allows: {days}")
-        uri = storage.join(attempt.uri, FILE_NAME)
-        storage.create_bytes(uri, selected.model_dump_json(indent=1).encode())
+        storage.create_bytes(storage.join(attempt.uri, FILE_NAME), selected.model_dump_json(indent=1).encode())
         summary = selected.summary()
         attempt.commit(outputs={"window": FILE_NAME}, window=summary)
-    window.uri = uri
+    window.uri = attempt.uri
     window.metadata.update(summary)
     return selected.fingerprint

@@ -1,0 +1,56 @@
+"""The training job of a stage's attempt: what the steps that train or score have in common."""
+
+from typing import Any, Literal
+
+from thaw.components import storage
+from thaw.components.checkpoint_folder import newest_complete
+from thaw.components.config import RunConfig
+from thaw.components.config.recipe import Policy
+from thaw.components.launcher.job import training_job
+from thaw.components.launcher.launch import launch
+from thaw.components.runs import Stage
+from thaw.components.runs.attempt import attempt_uri
+
+
+def run_stage_job(
+    current: Stage,
+    config: RunConfig,
+    backend: str,
+    kind: Literal["pretrain", "train", "score"],
+    *,
+    checkpoint_uri: str | None = None,
+    policy: Policy | None = None,
+    epoch: int = 0,
+) -> dict[str, Any]:
+    """Run a stage's one job over its input `window`, from where the stage's last attempt left off.
+
+    Returns:
+        The figures that rank 0 wrote.
+
+    Raises:
+        JobFailed: the job did not succeed.
+    """
+    job = training_job(
+        config,
+        current.attempt.number,
+        kind=kind,
+        run_id=current.attempt.run_id,
+        stage=current.attempt.stage,
+        window_uri=current.input_uri("window", "window"),
+        output_uri=current.uri,
+        checkpoint_uri=checkpoint_uri,
+        policy=policy,
+        epoch=epoch,
+        resume_uri=_last_checkpoint(current),
+    )
+    return launch(job, backend)
+
+
+def _last_checkpoint(current: Stage) -> str | None:
+    """The newest complete checkpoint that an earlier attempt at the stage left in mid-epoch."""
+    attempt = current.attempt
+    for number in range(attempt.number - 1, 0, -1):
+        uri = newest_complete(storage.join(attempt_uri(attempt.run_uri, attempt.stage, number), "checkpoints"))
+        if uri is not None:
+            return uri
+    return None
