@@ -1,12 +1,17 @@
 """How a training step runs: its ranks, its reading, its checkpoints; and the cluster that it runs on."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
+
 from thaw.components.config.section import Section
 
 DEFAULT_IMAGE = "thaw:latest"
 Sharding = Literal["auto", "table_wise", "row_wise"]
+Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|[MGTPE]i?|Ki)?$")]
+"""Of Kubernetes: "500m" or "4" of cpu, "16Gi" of memory."""
+
+_OPERATOR_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "PYTHONUNBUFFERED")
 
 
 class Training(Section):
@@ -75,10 +80,11 @@ class Cluster(Section):
     """Image of every step and every replica."""
     namespace: str = "default"
     service_account: str | None = None
-    cpu: str | None = None
-    """Of each replica, a Kubernetes quantity: limit and request."""
-    memory: str | None = None
-    shm_size: str = "2Gi"
+    cpu: Quantity | None = None
+    """Of each replica: limit and request."""
+    memory: Quantity | None = None
+    """Of each replica: limit and request."""
+    shm_size: Quantity = "2Gi"
     """Size of /dev/shm in each replica."""
     node_selector: dict[str, str] = {}
     tolerations: tuple[dict[str, Any], ...] = ()
@@ -91,3 +97,10 @@ class Cluster(Section):
     """A training job that is not done after this long is ended, and its step fails."""
     ttl_s: int = Field(default=24 * 3600, ge=3600)
     """A finished job stays this long, for its logs."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Cluster":
+        for name in self.env:
+            if name in _OPERATOR_VARIABLES or name.startswith("PET_"):
+                raise ValueError(f"cluster.env sets {name}, which the training operator sets itself; leave it out")
+        return self

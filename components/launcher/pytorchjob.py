@@ -1,0 +1,187 @@
+"""The PyTorchJob of a training job, and what training operator 1.9 makes of it.
+
+All that is known of the custom resource kubeflow.org/v1 PyTorchJob is here.
+
+Source: kubeflow/trainer, branch release-1.9: pkg/apis/kubeflow.org/v1/pytorch_types.go, common_types.go;
+pkg/controller.v1/pytorch/envvar.go, master.go; pkg/webhooks/pytorch.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from thaw.components.launcher.job import TrainingJob, short_hash
+
+COMMAND = ("torchrun", "-m", "thaw.components.train")
+
+_MAX_LABEL_LENGTH = 63
+_PORT_NAME = "pytorchjob-port"
+_GPU = "nvidia.com/gpu"
+
+
+def render(job: TrainingJob) -> dict[str, Any]:
+    """The complete PyTorchJob: what a cluster is sent, and what the local backend reads."""
+    training, cluster = job.config.training, job.config.cluster
+    annotations = {
+        "thaw/run-id": job.spec.run_id,
+        "thaw/pipeline": job.config.name,
+        "thaw/spec-digest": job.spec_digest,
+        "thaw/spec-uri": job.spec_uri,
+    }
+    replicas = {"Master": _replica(job, 1)}
+    if training.num_nodes > 1:
+        replicas["Worker"] = _replica(job, training.num_nodes - 1)
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {
+            "name": job.name,
+            "namespace": cluster.namespace,
+            "labels": _labels(job),
+            "annotations": annotations,
+        },
+        "spec": {
+            # A string in the CRD. torchrun's `auto` would be one rank a core on a machine without GPU.
+            "nprocPerNode": str(training.nproc_per_node),
+            "runPolicy": {
+                # A failed replica's pod stays for its log; those that still run give their GPUs back.
+                "cleanPodPolicy": "Running",
+                "ttlSecondsAfterFinished": cluster.ttl_s,
+                # The operator looks at it only when something happens to the job: the launcher has a clock of its own.
+                "activeDeadlineSeconds": cluster.deadline_s,
+            },
+            "pytorchReplicaSpecs": replicas,
+        },
+    }
+
+
+def label_value(text: str) -> str:
+    """A valid label value that stands for a text: the text where it is one, else its beginning and a hash."""
+    if len(text) <= _MAX_LABEL_LENGTH and re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", text):
+        return text
+    beginning = re.sub(r"[^-A-Za-z0-9_.]", "-", text).lstrip("-_.")
+    return f"{beginning[: _MAX_LABEL_LENGTH - 11]}-{short_hash(text)}".lstrip("-")
+
+
+def _labels(job: TrainingJob) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/managed-by": "thaw",
+        "thaw/run": label_value(job.spec.run_id),
+        "thaw/stage": label_value(job.spec.stage),
+        "thaw/attempt": str(job.attempt),
+        "thaw/spec": job.spec_digest[:16],
+    }
+
+
+def _replica(job: TrainingJob, num_replicas: int) -> dict[str, Any]:
+    cluster = job.config.cluster
+    pod: dict[str, Any] = {
+        "containers": [_container(job)],
+        # The default /dev/shm of a container has 64 MB: too little for loader workers and NCCL.
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": cluster.shm_size}}],
+    }
+    if cluster.service_account is not None:
+        pod["serviceAccountName"] = cluster.service_account
+    if cluster.node_selector:
+        pod["nodeSelector"] = dict(cluster.node_selector)
+    if cluster.tolerations:
+        pod["tolerations"] = [dict(toleration) for toleration in cluster.tolerations]
+    # A sidecar would cut the ranks' connections. Older Istio reads the annotation, newer the label.
+    sidecar = {"sidecar.istio.io/inject": "false"}
+    return {
+        "replicas": num_replicas,
+        # Fail fast: a restarted rank alone can't rejoin the others. The step is tried again as a whole.
+        "restartPolicy": "Never",
+        "template": {"metadata": {"labels": _labels(job) | sidecar, "annotations": sidecar.copy()}, "spec": pod},
+    }
+
+
+def _container(job: TrainingJob) -> dict[str, Any]:
+    training, cluster = job.config.training, job.config.cluster
+    environment = {"OMP_NUM_THREADS": str(training.num_threads), **cluster.env}
+    container: dict[str, Any] = {
+        "name": "pytorch",
+        "image": cluster.image,
+        "command": list(COMMAND),
+        "args": [job.spec_uri],
+        "env": [{"name": name, "value": value} for name, value in environment.items()],
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    requests = {name: value for name in ("cpu", "memory") if (value := getattr(cluster, name)) is not None}
+    gpus = {_GPU: training.nproc_per_node} if training.device == "cuda" else {}
+    if requests or gpus:
+        container["resources"] = {"limits": requests | gpus}
+        if requests:
+            container["resources"]["requests"] = requests.copy()
+    if cluster.master_port is not None:
+        container["ports"] = [{"name": _PORT_NAME, "containerPort": cluster.master_port, "protocol": "TCP"}]
+    return container
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod as the operator makes it of a PyTorchJob, as far as a process is concerned."""
+
+    replica: str
+    """`master-0`, `worker-0`, `worker-1`, ...: the pod's name without the job's."""
+    command: tuple[str, ...]
+    env: dict[str, str]
+    """The container's own variables and those that the operator injects, which come last and win."""
+    num_gpus: int
+
+
+def pods(manifest: Mapping[str, Any], master_addr: str, master_port: int) -> list[Pod]:
+    """The pods of a PyTorchJob with a Master and without elasticPolicy, Master first.
+
+    Args:
+        manifest: The PyTorchJob.
+        master_addr: What reaches the Master's pod.
+        master_port: A port of it for the rendezvous.
+    """
+    spec = manifest["spec"]
+    replicas = [
+        (f"{kind.lower()}-{index}", replica_spec["template"]["spec"]["containers"][0])
+        for kind in ("Master", "Worker")
+        if (replica_spec := spec["pytorchReplicaSpecs"].get(kind))
+        for index in range(replica_spec["replicas"])
+    ]
+    nproc_per_node = spec["nprocPerNode"]
+    injected = {
+        "PYTHONUNBUFFERED": "1",
+        "PET_NPROC_PER_NODE": nproc_per_node,
+        "MASTER_ADDR": master_addr,
+        "PET_MASTER_ADDR": master_addr,
+        "MASTER_PORT": str(master_port),
+        "PET_MASTER_PORT": str(master_port),
+        "WORLD_SIZE": str(len(replicas) * int(nproc_per_node)),
+        "PET_NNODES": str(len(replicas)),
+    }
+    return [
+        Pod(
+            replica=replica,
+            command=(*container["command"], *container["args"]),
+            env={
+                **{variable["name"]: variable["value"] for variable in container["env"]},
+                **injected,
+                # The rank of the node, not that of a process: torchrun gives each of its processes a RANK.
+                "RANK": str(node_rank),
+                "PET_NODE_RANK": str(node_rank),
+            },
+            num_gpus=int(container.get("resources", {}).get("limits", {}).get(_GPU, 0)),
+        )
+        for node_rank, (replica, container) in enumerate(replicas)
+    ]
+
+
+def given_master_port(manifest: Mapping[str, Any]) -> int | None:
+    """The port of the rendezvous, where the PyTorchJob names one; else the operator takes 23456."""
+    container = manifest["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
+    named = (port["containerPort"] for port in container.get("ports", ()) if port["name"] == _PORT_NAME)
+    return next(named, None)
+
+
+def deadline_s(manifest: Mapping[str, Any]) -> int:
+    """After how many seconds the job is to be ended."""
+    return int(manifest["spec"]["runPolicy"]["activeDeadlineSeconds"])
