@@ -33,9 +33,7 @@ def _config_options(command):  # type: ignore[no-untyped-def]
 
 @main.command()
 @_config_options
-@click.option(
-    "--date", metavar="YYYY-MM-DD", help="D, the first day that training never reads. Default: data.window.date."
-)
+@click.option("--date", metavar="YYYY-MM-DD", help="The first day that training never reads; else data.window.date.")
 @click.option("--seed", type=int, help="Same as --set seed=N.")
 @click.option("--root", default=".", show_default=True, help="Where runs/ and data/ lie, any fsspec URI.")
 @click.option("--run-id", help="Name of the run. Default: made of the document's name and the time.")
@@ -83,11 +81,11 @@ def data() -> None:
 )
 @click.option("--seed", default=0, show_default=True)
 @click.option("--root", default=".", show_default=True, help="The data set lands in <root>/data/.")
-def demo(size, num_window_days, seed, root):  # type: ignore[no-untyped-def]
+def demo(size, days, seed, root):  # type: ignore[no-untyped-def]
     """Generate the demo log: a feed with known truth."""
     from thaw.pipelines.commands import demo_command
 
-    _finish(demo_command, size, int(num_window_days), seed, root)
+    _finish(demo_command, size, int(days), seed, root)
 
 
 @data.command()

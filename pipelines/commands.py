@@ -3,6 +3,7 @@
 import datetime
 import sys
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.table import Table
 from thaw.components import runs, storage
 from thaw.components.config import RunConfig, load
 from thaw.components.versions import check_versions
-from thaw.pipelines.data_sets import with_data
+from thaw.pipelines.data_sets import Size, with_data
 from thaw.pipelines.progress import Progress
 
 Overrides = tuple[str, ...]
@@ -29,7 +30,7 @@ def run_command(
 ) -> None:
     """Run the whole pipeline on this machine; print the table and the report's path."""
     from thaw.components.select_window.calendar import parse_date
-    from thaw.pipelines.local import PipelineFailed, run_pipeline
+    from thaw.pipelines.local import PipelineError, run_pipeline
 
     config = _load(preset, config_path, overrides)
     if date is None and config.data.window.date is None:
@@ -51,7 +52,7 @@ def run_command(
     try:
         with Progress(stages, console, verbose) as progress:
             run_pipeline(config, run_uri, date, progress)
-    except PipelineFailed as error:
+    except PipelineError as error:
         raise ValueError(_cause(run_uri) or str(error)) from None
     from thaw.pipelines.results import print_results
 
@@ -68,7 +69,7 @@ def compile_command(
     print(output)
 
 
-def demo_command(size: str, num_window_days: int, seed: int, root: str) -> None:
+def demo_command(size: Size, num_window_days: Literal[10, 20], seed: int, root: str) -> None:
     """Generate the demo log."""
     from thaw.pipelines.data_sets import make_demo
 
@@ -90,7 +91,7 @@ def runs_command(root: str) -> None:
     statuses = [runs.run_status(uri) for uri in runs.list_runs(_absolute(root))]
     for status in sorted(statuses, key=lambda status: status.record.created_at, reverse=True):
         record = status.record
-        state = status.state
+        state: str = status.state
         for stage in status.stages:
             if stage.state not in ("committed", "absent"):
                 state = f"{stage.state} in {stage.stage}"

@@ -1,10 +1,14 @@
 """The data sets that Thaw can make: a run whose configuration asks for one gets it before its first step."""
 
+from typing import Literal
+
 from rich.console import Console
 
 from thaw.components import storage
 from thaw.components.config import RunConfig
 from thaw.components.config.data import DemoData
+
+Size = Literal["S", "M", "V3"]
 
 
 def with_data(config: RunConfig, root: str, console: Console) -> RunConfig:
@@ -36,7 +40,7 @@ def data_uri(config: RunConfig, root: str) -> str:
     return _movielens_uri(root)
 
 
-def make_demo(size: str, num_window_days: int, seed: int, root: str) -> str:
+def make_demo(size: Size, num_window_days: Literal[10, 20], seed: int, root: str) -> str:
     """Generate a demo log where it is not there yet; its folder."""
     from thaw.components.datasets.demo import generate_demo
 

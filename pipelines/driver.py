@@ -1,4 +1,4 @@
-"""The process in which kfp.local runs a compiled pipeline: `python -m thaw.pipelines.driver PIPELINE.yaml ARGUMENTS.json`.
+"""The process in which kfp.local runs a pipeline: `python -m thaw.pipelines.driver PIPELINE.yaml ARGUMENTS.json`.
 
 A process of its own, because kfp.local patches `print` and the root logger, and so that the command can end it.
 """

@@ -16,7 +16,7 @@ from thaw.pipelines.compile import compile_pipeline
 from thaw.pipelines.progress import Progress
 
 
-class PipelineFailed(Exception):
+class PipelineError(Exception):
     """The pipeline ended before its last step. The message says why as well as the driver knows it."""
 
 
@@ -26,7 +26,7 @@ def run_pipeline(config: RunConfig, run_uri: str, date: str, progress: Progress)
     The full log is saved as `log.txt` in the run's folder, however the run ends.
 
     Raises:
-        PipelineFailed: a step failed; later steps were not started.
+        PipelineError: a step failed; later steps were not started.
     """
     arguments = {"config": to_parameter(config), "run_uri": run_uri, "date": date, "backend": "local"}
     with tempfile.TemporaryDirectory(prefix="thaw-run-") as folder:
@@ -47,7 +47,7 @@ def run_pipeline(config: RunConfig, run_uri: str, date: str, progress: Progress)
             storage.write_bytes(storage.join(run_uri, "log.txt"), log_path.read_bytes())
         if status:
             last_lines = [line for line in log_path.read_text().splitlines() if line.strip()][-20:]
-            raise PipelineFailed("\n".join(last_lines) or f"the pipeline's driver ended with status {status}")
+            raise PipelineError("\n".join(last_lines) or f"the pipeline's driver ended with status {status}")
 
 
 @contextmanager

@@ -27,12 +27,12 @@ def training_pipeline(settings: RunConfig, num_retries: int = 0) -> dsl.base_com
         # Off for every step: the content under equal parameters can change, and a run's folder is its own.
         step.set_caching_options(enable_caching=False).set_container_image(settings.cluster.image)
         if num_retries:
-            # KFP's own ceiling counts from the first try's start: a training longer than an hour would never be retried.
+            # KFP's own ceiling is an hour from the first try's start: a longer training would never be tried again.
             step.set_retry(num_retries, backoff_duration="60s", backoff_factor=2, backoff_max_duration="86400s")
         return step
 
     @dsl.pipeline(name="thaw", description="Freeze, then thaw: two epochs over one window of days.")
-    def thaw(config: str, run_uri: str, date: str, backend: str = "kubernetes"):
+    def thaw(config: str, run_uri: str, date: str, backend: str = "kubernetes") -> None:
         window = task(select_window(config=config, run_uri=run_uri, date=date))
         common = {
             "config": config,
@@ -50,5 +50,5 @@ def training_pipeline(settings: RunConfig, num_retries: int = 0) -> dsl.base_com
 
 
 def _named(stage: str, component: PythonComponent) -> PythonComponent:
-    """The same component under the stage's name: one step serves several stages, and KFP names a task by its component."""
+    """The same component under the stage's name, which KFP gives the task."""
     return PythonComponent(dataclasses.replace(component.component_spec, name=stage), component.python_func)

@@ -15,7 +15,7 @@ def evaluate(
     model: Input[Model],
     metrics: Output[Metrics],
     report: Output[HTML],
-):
+) -> None:
     """Score the evaluation days and report.
 
     Args:

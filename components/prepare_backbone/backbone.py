@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Sequence
 
 from pydantic import ValidationError
+
 from thaw.components import storage
 from thaw.components.config import RunConfig
 from thaw.components.config.section import Section

@@ -8,7 +8,7 @@ from thaw.components.config.training import DEFAULT_IMAGE
 @component(base_image=DEFAULT_IMAGE, install_kfp_package=False)
 def prepare_backbone(
     config: str, run_uri: str, backend: str, fingerprint: str, window: Input[Dataset], backbone: Output[Model]
-):
+) -> None:
     """Pretrain the tables on the engagements before the window, or fetch published ones.
 
     Args:

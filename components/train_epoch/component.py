@@ -15,7 +15,7 @@ def train_epoch(
     window: Input[Dataset],
     parent: Input[Model],
     model: Output[Model],
-):
+) -> None:
     """Train one epoch over the window, with the policy that the recipe names for it.
 
     Args:

@@ -1,0 +1,91 @@
+"""The step `evaluate`: score days that the model never saw, measure, report."""
+
+import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from thaw.components import storage
+from thaw.components.config import RunConfig, from_parameter
+from thaw.components.evaluate.measure import measure
+from thaw.components.evaluate.provenance import Provenance, StageRecord
+from thaw.components.evaluate.report import render_report
+from thaw.components.launcher.stage_job import run_stage_job
+from thaw.components.runs import Stage, StageManifest, check_same_config, read_manifest, stage, versions
+from thaw.components.select_window.window import read_window
+
+STAGE = "evaluate"
+
+
+class Artifact(Protocol):
+    """What the step needs of KFP's artifacts: the folder of a stage's attempt."""
+
+    uri: str
+    path: str
+    metadata: dict[str, Any]
+
+
+def run(
+    config: str,
+    run_uri: str,
+    backend: str,
+    window: Artifact,
+    model: Artifact,
+    metrics: Artifact,
+    report: Artifact,
+) -> None:
+    """Score the evaluation days and a sample of the window, measure, and write `metrics.json` and `report.html`.
+
+    Args:
+        config: The run's document, as `to_parameter` gave it.
+        run_uri: Folder of the run.
+        backend: Where the scoring job runs.
+        window: The attempt of select-window.
+        model: The attempt of the last training stage.
+        metrics: Gets the main figures.
+        report: Gets the page.
+
+    Raises:
+        NotCommittedError: an input is not committed.
+        ValueError: the model was trained under a configuration that disagrees.
+        JobFailed: the job did not succeed.
+    """
+    settings = from_parameter(config)
+    with stage(settings, run_uri, STAGE, {"window": window.uri, "model": model.uri}) as current:
+        check_same_config(current.manifests["model"].config, settings)
+        job_figures = run_stage_job(
+            current, settings, backend, "score", checkpoint_uri=current.input_uri("model", "model")
+        )
+        selected = read_window(current.input_uri("window", "window"))
+        result = measure(settings, selected, storage.join(current.uri, "predictions"))
+        document = result.model_dump_json(indent=1).encode()
+        storage.create_bytes(storage.join(current.uri, "metrics.json"), document)
+        page = render_report(result, settings, selected, _provenance(current, settings))
+        storage.create_bytes(storage.join(current.uri, "report.html"), page.encode())
+        current.commit(
+            figures={**job_figures, **result.figures()},
+            outputs={"metrics": "metrics.json", "report": "report.html", "predictions": "predictions"},
+            window=current.manifests["window"].window,
+        )
+    metrics.metadata.update(result.figures())
+    Path(report.path).write_text(page)
+
+
+def _provenance(current: Stage, config: RunConfig) -> Provenance:
+    """The stages that led to the model, followed back from manifest to manifest."""
+    ancestors = [current.manifests["model"]]
+    while (parent := ancestors[0].inputs.get("parent")) is not None:
+        ancestors.insert(0, read_manifest(parent.uri)[0])
+    stages = (current.manifests["window"], *ancestors)
+    return Provenance(current.attempt.run_id, tuple(map(_record, stages)), versions())
+
+
+def _record(manifest: StageManifest) -> StageRecord:
+    began, ended = map(datetime.datetime.fromisoformat, (manifest.started_at, manifest.finished_at))
+    figures = manifest.figures
+    return StageRecord(
+        name=manifest.stage,
+        seconds=(ended - began).total_seconds(),
+        policy=figures.get("policy"),
+        num_rows=figures.get("num_rows"),
+        losses=tuple((step, loss) for step, loss in figures.get("loss", ())) if "policy" in figures else (),
+    )
