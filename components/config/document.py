@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError, model_validator
 from thaw.components.config.data import Data
+from thaw.components.config.parse import parse_yaml
 from thaw.components.config.recipe import Backbone, Model, Recipe
 from thaw.components.config.section import Section
 from thaw.components.config.training import Cluster, Evaluation, Training
@@ -83,7 +84,7 @@ def load(source: str, overrides: Sequence[str] = ()) -> RunConfig:
             text = resources.files(__package__).joinpath("presets", f"{source}.yaml").read_text()
         else:
             text = Path(source).read_text()
-        document = yaml.safe_load(text)
+        document = parse_yaml(text)
     except OSError as error:
         raise ConfigError(f"{source}: {error.strerror}; give a YAML file, or one of the presets {', '.join(PRESETS)}")
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -92,7 +93,7 @@ def load(source: str, overrides: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(f"{place}: the document is a {type(document).__name__}, not a mapping")
     for override in overrides:
         _apply(document, override)
-    return _validate(json.dumps(document, default=str), place)
+    return _validate(json.dumps(document), place)
 
 
 def to_parameter(config: RunConfig) -> str:
@@ -146,7 +147,7 @@ def _apply(document: dict[str, Any], override: str) -> None:
     if not equals or not key:
         raise ConfigError(f"--set {override!r}: write key.sub=value")
     try:
-        parsed = yaml.safe_load(value)
+        parsed = parse_yaml(value)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {override!r}: the value is not YAML: {error}") from None
     *parents, last = key.split(".")

@@ -1,0 +1,65 @@
+import subprocess
+import sys
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from thaw.pipelines.cli import main
+
+
+def thaw(*arguments):
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["compile"], ["run", "--dry-run"], ["runs"]])
+def test_torch_is_not_imported(arguments, tmp_path):
+    code = (
+        "import sys\nfrom thaw.pipelines.cli import main\n"
+        f"try: main({arguments!r})\nexcept SystemExit as end: assert not end.code, end.code\n"
+        "assert not {'torch', 'torchrec'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--set", "training.seed=1"], "training.seed: no such key"),
+        (["run", "--date", "2026-02-30"], "2026-02-30"),
+        (["run", "--date", "[[CurrentTime]]"], "[[CurrentTime]]"),
+        (["run", "--config", "nowhere.yaml"], "nowhere.yaml: No such file"),
+        (["run", "--config", "a.yaml", "--preset", "small"], "not both"),
+        (["why", "no-such-run"], "no-such-run"),
+    ],
+)
+def test_a_fault_is_one_message_and_status_1(arguments, words, tmp_path):
+    result = thaw(*arguments, "--root", str(tmp_path))
+    assert result.exit_code == 1
+    assert words in result.output and "Traceback" not in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_prints_the_job_of_each_training_stage_and_writes_nothing(tmp_path):
+    result = thaw("run", "--preset", "small", "--dry-run", "--root", str(tmp_path))
+    jobs = list(yaml.safe_load_all(result.output))
+    assert [job["metadata"]["labels"]["thaw/stage"] for job in jobs] == [
+        "prepare-backbone",
+        "train-frozen",
+        "train-cotrain",
+        "evaluate",
+    ]
+    assert {job["kind"] for job in jobs} == {"PyTorchJob"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_with_a_fetched_backbone_has_no_job_for_it(tmp_path):
+    overrides = ["--set", "backbone={fetch: {uri: /models/one}}", "--set", "recipe.policies=[cotrain]"]
+    result = thaw("run", "--preset", "small", "--dry-run", "--root", str(tmp_path), *overrides)
+    stages = [job["metadata"]["labels"]["thaw/stage"] for job in yaml.safe_load_all(result.output)]
+    assert stages == ["train-cotrain", "evaluate"]
+
+
+def test_a_root_without_runs_says_so(tmp_path):
+    result = thaw("runs", "--root", str(tmp_path))
+    assert result.exit_code == 0 and "no runs" in result.output
