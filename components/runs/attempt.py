@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psutil
+
 from thaw.components import storage
 from thaw.components.config.recipe import Policy
 from thaw.components.config.section import Section

@@ -4,6 +4,7 @@ import hashlib
 from typing import Any
 
 from pydantic import ValidationError
+
 from thaw.components import storage
 from thaw.components.config.section import Section
 from thaw.components.runs.attempt import FAILURE, MANIFEST, Attempt

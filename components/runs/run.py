@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from pydantic import ValidationError
+
 from thaw.components import storage
 from thaw.components.config import RunConfig
 from thaw.components.config.section import Section

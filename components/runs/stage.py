@@ -36,7 +36,7 @@ class Stage:
         self._config = config
 
     def input_uri(self, name: str, output: str) -> str:
-        """Where an output of an input lies: below the input's folder, or elsewhere if its manifest gives a whole URI."""
+        """Where an output of an input lies: below the input's folder, or where its manifest says by a whole URI."""
         path = self.manifests[name].outputs[output]
         return path if "://" in path or path.startswith("/") else storage.join(self.inputs[name].uri, path)
 

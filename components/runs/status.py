@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import psutil
+
 from thaw.components import storage
 from thaw.components.runs.attempt import CLAIM, MANIFEST, Claim, attempt_numbers, attempt_uri, stage_names
 from thaw.components.runs.manifest import Failure, StageManifest, read_failure, read_manifest
@@ -37,15 +38,13 @@ class RunStatus:
     stages: tuple[StageStatus, ...]
 
     @property
-    def state(self) -> State:
-        """`committed` where every stage is; else the state of the first stage that is not, as far as one began."""
-        states = [stage.state for stage in self.stages]
-        for state in states:
-            if state not in ("committed", "absent"):
-                return state
-        if "absent" not in states:
-            return "committed"
-        return "absent"
+    def state(self) -> Literal["committed", "running", "died", "failed", "unfinished"]:
+        """`committed` where every stage is; else that of the first stage that began and is not; `unfinished` where
+        stages wait and none is at work."""
+        for stage in self.stages:
+            if stage.state not in ("committed", "absent"):
+                return stage.state
+        return "committed" if all(stage.state == "committed" for stage in self.stages) else "unfinished"
 
 
 def run_status(run_uri: str) -> RunStatus:

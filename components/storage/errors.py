@@ -42,6 +42,8 @@ def reporting(
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError) and error.strerror is None:
+        return f"no such bucket or folder ({error})"
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error) or type(error).__name__
     if error.errno == errno.ENOTDIR and isinstance(error.filename, str):

@@ -1,0 +1,83 @@
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from thaw.components import storage
+from thaw.components.config import load
+from thaw.components.runs import begin_attempt, create_run, run_status, stage
+
+CONFIG = load("small")
+
+
+def states(run_uri: str) -> dict[str, str]:
+    return {status.stage: status.state for status in run_status(run_uri).stages}
+
+
+def test_the_status_tells_every_stage_of_the_recipe_and_what_became_of_it(store_uri: str) -> None:
+    run_uri = create_run(store_uri, "r1", CONFIG)
+    assert set(states(run_uri).values()) == {"absent"}
+    with stage(CONFIG, run_uri, "select-window") as select:
+        select.commit(figures={"rows": 3})
+    with pytest.raises(ValueError), stage(CONFIG, run_uri, "prepare-backbone"):
+        raise ValueError("no such table")
+    begin_attempt(run_uri, "train-frozen")
+    assert list(states(run_uri).items()) == [
+        ("select-window", "committed"),
+        ("prepare-backbone", "failed"),
+        ("train-frozen", "running"),
+        ("train-cotrain", "absent"),
+        ("evaluate", "absent"),
+    ]
+    status = run_status(run_uri)
+    assert status.record.run_id == "r1"
+    assert status.state == "failed"
+    selected, prepared = status.stages[:2]
+    assert selected.manifest is not None and selected.manifest.figures == {"rows": 3}
+    assert prepared.failure is not None and prepared.failure.message == "no such table"
+
+
+def test_the_stages_are_those_of_the_runs_own_recipe(tmp_path: Path) -> None:
+    run_uri = create_run(str(tmp_path), "r1", load("small", ["recipe.policies=[frozen, frozen]"]))
+    assert list(states(run_uri))[2:4] == ["train-frozen", "train-frozen-2"]
+
+
+def test_the_newest_attempt_tells_the_state(tmp_path: Path) -> None:
+    run_uri = create_run(str(tmp_path), "r1", CONFIG)
+    with pytest.raises(ValueError), stage(CONFIG, run_uri, "select-window"):
+        raise ValueError("first try")
+    with stage(CONFIG, run_uri, "select-window") as second:
+        second.commit()
+    status = run_status(run_uri).stages[0]
+    assert (status.state, status.attempt, status.uri) == ("committed", 2, second.uri)
+
+
+def test_a_run_is_committed_when_all_its_stages_are(tmp_path: Path) -> None:
+    run_uri = create_run(str(tmp_path), "r1", CONFIG)
+    for name in states(run_uri):
+        assert run_status(run_uri).state == "unfinished"
+        with stage(CONFIG, run_uri, name) as current:
+            current.commit()
+    assert run_status(run_uri).state == "committed"
+
+
+def test_a_stage_whose_process_was_killed_has_died_and_does_not_run(tmp_path: Path) -> None:
+    run_uri = create_run(str(tmp_path), "r1", CONFIG)
+    script = """
+import os, signal, sys
+from thaw.components.runs import begin_attempt
+begin_attempt(sys.argv[1], "train-frozen")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", script, run_uri]).returncode == -signal.SIGKILL
+    assert states(run_uri)["train-frozen"] == "died"
+
+
+def test_of_a_process_on_another_machine_nothing_is_assumed(tmp_path: Path) -> None:
+    run_uri = create_run(str(tmp_path), "r1", CONFIG)
+    attempt = begin_attempt(run_uri, "train-frozen")
+    claim_uri = storage.join(attempt.uri, "claim.json")
+    storage.write_json(claim_uri, storage.read_json(claim_uri) | {"host": "thaw-pod-7", "pid": 1 << 22})
+    assert states(run_uri)["train-frozen"] == "running"
