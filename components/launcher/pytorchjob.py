@@ -50,6 +50,8 @@ def render(job: TrainingJob) -> dict[str, Any]:
                 "ttlSecondsAfterFinished": cluster.ttl_s,
                 # The operator looks at it only when something happens to the job: the launcher has a clock of its own.
                 "activeDeadlineSeconds": cluster.deadline_s,
+                # The CRD's default; said, so that the server hands back what it was sent.
+                "suspend": False,
             },
             "pytorchReplicaSpecs": replicas,
         },
