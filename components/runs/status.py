@@ -42,7 +42,7 @@ class RunStatus:
         """`committed` where every stage is; else that of the first stage that began and is not; `unfinished` where
         stages wait and none is at work."""
         for stage in self.stages:
-            if stage.state not in ("committed", "absent"):
+            if stage.state != "committed" and stage.state != "absent":
                 return stage.state
         return "committed" if all(stage.state == "committed" for stage in self.stages) else "unfinished"
 

@@ -59,6 +59,11 @@ class Window(Section):
     fingerprint: str
     """`sha256:<hex>` over path, size and version of all files: equal while nothing changed, else another."""
 
+    @property
+    def first_day(self) -> datetime.date:
+        """D - num_days, be it there or missing."""
+        return min(self.training_days + self.missing_days)
+
     def summary(self) -> dict[str, Any]:
         """What a stage's manifest says of the window: the days and the fingerprint, without the files."""
         files = {"training", "evaluation", "engagements", "items", "truth"}

@@ -47,5 +47,5 @@ def test_all_differences_are_named_at_once() -> None:
 def test_a_key_that_the_saved_document_has_not_is_a_difference() -> None:
     saved = load("small").model_dump(mode="json")
     del saved["model"]["num_layers"]
-    with pytest.raises(ValueError, match="model.num_layers: 'absent' in the checkpoint, 1 in this run"):
+    with pytest.raises(ValueError, match=r"model\.num_layers: 'absent' in the checkpoint, 1 in this run"):
         check_same_config(saved, load("small"))

@@ -22,7 +22,7 @@ def test_a_run_records_what_was_asked_for(store_uri: str) -> None:
 def test_a_taken_run_id_is_refused_and_the_run_untouched(store_uri: str) -> None:
     run_uri = create_run(store_uri, "r1", CONFIG)
     before = storage.read_bytes(storage.join(run_uri, "run.json"))
-    with pytest.raises(ValueError, match="'r1' is taken: .*runs/r1"):
+    with pytest.raises(ValueError, match=r"'r1' is taken: .*runs/r1"):
         create_run(store_uri, "r1", load("demo"))
     assert storage.read_bytes(storage.join(run_uri, "run.json")) == before
 

@@ -46,9 +46,11 @@ def test_an_input_that_is_not_committed_ends_the_stage_before_its_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     uncommitted = begin_attempt(str(tmp_path), "train-frozen")
-    with pytest.raises(NotCommittedError, match=f"stage train-frozen is not committed: {uncommitted.uri}"):
-        with stage(CONFIG, str(tmp_path), "evaluate", inputs={"model": uncommitted.uri}):
-            pytest.fail("the stage began")
+    with (
+        pytest.raises(NotCommittedError, match=f"stage train-frozen is not committed: {uncommitted.uri}"),
+        stage(CONFIG, str(tmp_path), "evaluate", inputs={"model": uncommitted.uri}),
+    ):
+        pytest.fail("the stage began")
     failure = read_failure(f"{tmp_path}/evaluate/attempt-1")
     assert failure is not None and "train-frozen is not committed" in failure.message
     assert events(capsys)[-1]["status"] == "failed"
@@ -122,7 +124,9 @@ def test_an_error_after_the_commit_leaves_it_committed(tmp_path: Path) -> None:
 
 
 def test_a_stage_that_forgets_to_commit_has_failed(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="stage evaluate ended without a commit"):
-        with stage(CONFIG, str(tmp_path), "evaluate"):
-            pass
+    with (
+        pytest.raises(AssertionError, match="stage evaluate ended without a commit"),
+        stage(CONFIG, str(tmp_path), "evaluate"),
+    ):
+        pass
     assert read_failure(f"{tmp_path}/evaluate/attempt-1") is not None
