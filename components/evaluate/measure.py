@@ -63,6 +63,7 @@ def measure(config: RunConfig, window: Window, predictions_uri: str) -> Evaluati
             auc_gap=_minus(sample.auc, model.auc),
             log_loss_gap=_minus(model.log_loss, sample.log_loss),
             bayes=bayes,
+            auc_from_bayes=None if bayes is None else _minus(model.auc, bayes.auc),
             excess_log_loss=None if bayes is None else _minus(model.log_loss, bayes.log_loss),
         )
 

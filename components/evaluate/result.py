@@ -87,8 +87,15 @@ class HeadResult(Finding):
     """Log-loss of the evaluation rows minus log-loss of that sample."""
     bayes: Metrics | None
     """The true probabilities as scorer, where they are known: no model is better but by chance."""
+    auc_from_bayes: float | None
+    """AUC of the model minus that of the true probabilities."""
     excess_log_loss: float | None
     """Log-loss of the model minus that of the true probabilities."""
+
+    @property
+    def positive_share(self) -> float | None:
+        """Share of the evaluation rows that have label 1."""
+        return self.model.num_positives / self.model.num_rows if self.model.num_rows else None
 
     @property
     def best_baseline(self) -> str:

@@ -1,0 +1,85 @@
+"""The report: one HTML file that needs nothing beside it, neither script nor network."""
+
+import datetime
+import hashlib
+from importlib import resources
+
+import yaml
+
+from thaw.components import storage
+from thaw.components.config import RunConfig
+from thaw.components.evaluate import words
+from thaw.components.evaluate.provenance import Provenance
+from thaw.components.evaluate.result import EvaluationResult
+from thaw.components.select_window.window import Window
+
+TEMPLATE = "report.html.j2"
+
+
+def write_report(result: EvaluationResult, config: RunConfig, window: Window, provenance: Provenance, uri: str) -> None:
+    """Write the page.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    storage.write_bytes(uri, render_report(result, config, window, provenance).encode())
+
+
+def render_report(result: EvaluationResult, config: RunConfig, window: Window, provenance: Provenance) -> str:
+    """The page as text. Equal arguments give equal pages."""
+    import jinja2
+    from markupsafe import Markup
+
+    from thaw.components.evaluate import plots
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "number": words.number,
+        "signed": words.signed,
+        "difference": words.difference,
+        "percent": words.percent,
+        "duration": words.duration,
+        "days": _days,
+    }
+    trained = [stage for stage in provenance.stages if stage.losses]
+    template = resources.files("thaw.components.evaluate").joinpath(TEMPLATE).read_text()
+    return environment.from_string(template).render(
+        result=result,
+        headline=words.headline(result),
+        sentences={head.name: words.sentence(head) for head in result.heads},
+        undefined=_undefined(result),
+        config_name=config.name,
+        config_text=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
+        config_digest=hashlib.sha256(config.model_dump_json().encode()).hexdigest(),
+        policies=config.recipe.policies,
+        window=window,
+        num_window_requests=sum(file.num_rows for file in window.training),
+        run=provenance,
+        calibration_plots={
+            head.name: Markup(plots.calibration(head.name, head.calibration_bins))
+            for head in result.heads
+            if head.calibration_bins
+        },
+        loss_plot=Markup(plots.loss_curve(trained)) if trained else None,
+        window_plot=Markup(plots.window_days(window)),
+    )
+
+
+def _days(days: tuple[datetime.date, ...]) -> str:
+    """The ends of a list of days."""
+    return "none" if not days else str(days[0]) if len(days) == 1 else f"{days[0]} … {days[-1]}"
+
+
+def _undefined(result: EvaluationResult) -> list[str]:
+    """Why the model's numbers are missing where they are, one line a head and number."""
+    labels = {"auc": "AUC", "log_loss": "log-loss", "ne": "NE", "calibration": "calibration", "ece": "ECE"}
+    labels["hit"] = f"HIT@{result.hit_k}"
+    return [
+        f"{head.name}, {rows}: {labels[name]}: {reason}"
+        for head in result.heads
+        for rows, metrics in (("evaluation", head.model), ("train sample", head.train), ("known ids", head.warm))
+        for name, reason in metrics.undefined.items()
+        if not (rows == "known ids" and name == "hit")
+    ]
