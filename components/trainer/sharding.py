@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torchrec import EmbeddingCollection
+
 from thaw.components.config.training import Sharding
 from thaw.components.trainer.torchrec_internals import (
     EmbeddingCollectionSharder,
@@ -13,7 +15,6 @@ from thaw.components.trainer.torchrec_internals import (
     row_wise,
     table_wise,
 )
-from torchrec import EmbeddingCollection
 
 
 def plan_sharding(
@@ -89,12 +90,12 @@ def check_owners(held: Sequence[Iterable[Piece]], num_rows: Mapping[str, int]) -
         for piece in pieces:
             by_table[piece.table].append((piece.start, piece.start + piece.num_rows, rank))
     for table, ranges in by_table.items():
-        reached, before = 0, None
-        for start, stop, rank in [*sorted(r for r in ranges if r[1] > r[0]), (num_rows[table], num_rows[table], None)]:
+        reached, before = 0, -1
+        end = (num_rows[table], num_rows[table], -1)
+        for start, stop, rank in [*sorted(held_range for held_range in ranges if held_range[1] > held_range[0]), end]:
             if start > reached:
                 raise RuntimeError(f"table {table}: rows {reached} to {start - 1} have no owner")
             if start < reached:
-                raise RuntimeError(
-                    f"table {table}: rows {start} to {min(stop, reached) - 1} have two owners, ranks {before} and {rank}"
-                )
+                both = f"rows {start} to {min(stop, reached) - 1} have two owners, ranks {before} and {rank}"
+                raise RuntimeError(f"table {table}: {both}")
             reached, before = stop, rank

@@ -14,6 +14,9 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torchrec import EmbeddingCollection, EmbeddingConfig, JaggedTensor, KeyedJaggedTensor
+
 from thaw.components.config.training import Sharding
 from thaw.components.trainer.initial_rows import initial_rows
 from thaw.components.trainer.sharding import Piece, check_owners, plan_sharding
@@ -27,8 +30,6 @@ from thaw.components.trainer.torchrec_internals import (
     WeightDecayMode,
     apply_optimizer_in_backward,
 )
-from torch import nn
-from torchrec import EmbeddingCollection, EmbeddingConfig, JaggedTensor, KeyedJaggedTensor
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,12 @@ class ShardedTables(nn.Module):
         self._group = group
         trained = tuple(spec for spec in specs if spec.name not in self.frozen)
         still = tuple(spec for spec in specs if spec.name in self.frozen)
-        self.collections = nn.ModuleDict(
-            {
-                part: _shard(part_specs, dim, optimizer, group, device, sharding or {})
-                for part, part_specs in (("trained", trained), ("frozen", still))
-                if part_specs
-            }
-        )
+        self.collections: dict[str, ShardedEmbeddingCollection] = {
+            part: _shard(part_specs, dim, optimizer, group, device, sharding or {})
+            for part, part_specs in (("trained", trained), ("frozen", still))
+            if part_specs
+        }
+        """The sharded modules. Kept from `modules()`: no optimizer of the dense half is to find their rows."""
         self._check_owners()
         for name, shard in self.shards():
             start, num_rows = shard.metadata.shard_offsets[0], shard.metadata.shard_sizes[0]

@@ -4,8 +4,11 @@ Read in torchrec 1.8.0 and torch 2.13.0. On a change of version, this file says 
 """
 
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
-from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
-from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.distributed._shard.sharded_tensor.shard import Shard
+from torch.distributed.optim.apply_optimizer_in_backward import (
+    _apply_optimizer_in_backward as apply_optimizer_in_backward,
+)
 from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
 from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise, table_wise
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingEnv

@@ -1,0 +1,61 @@
+"""Entry of every rank of a PyTorchJob: `torchrun -m thaw.components.train <URI of job.json>`."""
+
+import json
+import os
+import sys
+import traceback
+
+from thaw.components import storage
+from thaw.components.config import RunConfig
+from thaw.components.events import emit
+from thaw.components.jobs import JobSpec
+
+
+def main(job_uri: str) -> None:
+    """Run one job, as one of its ranks; rank 0 writes the figures to `result.json` as its last act.
+
+    Raises:
+        VersionError, RendezvousError, ValueError, OSError, RuntimeError: see the parts.
+    """
+    # Here, so that an error in the imports is told as any other.
+    from thaw.components.select_window.window import read_window
+    from thaw.components.trainer.startup import check_software, end_with_launcher, joined
+
+    end_with_launcher()
+    spec = JobSpec.model_validate_json(storage.read_bytes(job_uri))
+    config = RunConfig.model_validate_json(json.dumps(spec.config))
+    check_software(config.training.device)
+    from thaw.components.trainer.epoch import train_epoch
+    from thaw.components.trainer.pretrain import pretrain
+    from thaw.components.trainer.score import score
+
+    window = read_window(spec.window_uri)
+    with joined(spec.job, config.training.device, config.training.collective_timeout_s) as ranks:
+        run = {"pretrain": pretrain, "train": train_epoch, "score": score}[spec.kind]
+        figures = run(spec, config, window, ranks)
+        if ranks.rank == 0:
+            storage.write_json(storage.join(spec.output_uri, "result.json"), figures)
+
+
+def _die(error: BaseException) -> None:
+    """Tell why, and end at once: no other rank is waited for, and those that wait for this one lose its connection."""
+    traceback.print_exception(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = next((frame for frame in reversed(frames) if "/thaw/" in frame.filename), None)
+    emit(
+        "error",
+        rank=int(os.environ.get("RANK", 0)),
+        type=type(error).__name__,
+        message=str(error),
+        where=f"{where.filename.rpartition('/thaw/')[2]}:{where.lineno}" if where else None,
+    )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except BaseException as error:
+        _die(error)

@@ -1,0 +1,74 @@
+"""When a job saves, and what."""
+
+from collections.abc import Mapping
+
+import torch
+
+from thaw.components import storage
+from thaw.components.config import RunConfig
+from thaw.components.jobs import JobSpec
+from thaw.components.prepare_backbone.backbone import Backbone
+from thaw.components.trainer import checkpoint
+from thaw.components.trainer.ledger import RowLedger
+from thaw.components.trainer.startup import Ranks
+
+
+class Saver:
+    """Saves a job's state in mid-epoch every so many steps, and its model in the end. Collective.
+
+    With each checkpoint goes the row ledger, so that the two agree on which rows were trained.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        config: RunConfig,
+        ranks: Ranks,
+        tensors: Mapping[str, torch.Tensor],
+        ledger: RowLedger | None = None,
+    ) -> None:
+        self._spec, self._config, self._ranks, self._tensors, self._ledger = spec, config, ranks, tensors, ledger
+
+    def after_step(self, global_step: int, num_steps: int, epoch: int, step: int) -> None:
+        """Save if it is time; after the last step it is not, as the model follows.
+
+        Args:
+            global_step: steps that the job has made.
+            num_steps: steps of the job.
+            epoch: whose steps are made.
+            step: the next step of that epoch.
+        """
+        every = self._config.training.checkpoint_every_steps
+        if every and global_step % every == 0 and global_step < num_steps:
+            folder = storage.join(self._spec.output_uri, "checkpoints")
+            self._save(checkpoint.step_uri(folder, global_step), self._tensors, {"epoch": epoch, "step": step})
+
+    def model(self, epoch: int, step: int) -> None:
+        """Save the whole model."""
+        self._save(self._model_uri, self._tensors, {"epoch": epoch, "step": step})
+
+    def backbone(self, backbone: Backbone) -> None:
+        """Save the rows of the tables as a backbone."""
+        self._save(self._model_uri, rows_alone(self._tensors), {}, backbone)
+
+    @property
+    def _model_uri(self) -> str:
+        return storage.join(self._spec.output_uri, "model")
+
+    def _save(
+        self,
+        uri: str,
+        tensors: Mapping[str, torch.Tensor],
+        progress: Mapping[str, int],
+        backbone: Backbone | None = None,
+    ) -> None:
+        if self._ledger is not None:
+            self._ledger.write()
+        checkpoint.save(
+            uri, tensors, document=self._config, progress=progress, group=self._ranks.world, backbone=backbone
+        )
+
+
+def rows_alone(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The rows of the tables, without slots and dense tensors."""
+    return {name: tensor for name, tensor in tensors.items() if name.startswith("table/") and name.count("/") == 1}
