@@ -83,14 +83,20 @@ def check_complete(predictions: Predictions, config: RunConfig, window: Window) 
     Raises:
         ValueError: a request or a candidate was lost or scored twice.
     """
-    logged = [group for file in window.evaluation for group in read_log(config.data, file)]
-    logged_ids_R = np.concatenate([np.empty(0, np.int64), *(group.request_ids for group in logged)])
-    logged_R = np.concatenate([np.empty(0, np.int64), *(group.num_candidates for group in logged)])
+    none = np.empty(0, np.int64)
+    logged = [
+        (group.request_ids, group.num_candidates) for file in window.evaluation for group in read_log(config.data, file)
+    ]
+    logged_ids_R = np.concatenate([none, *(request_ids for request_ids, _ in logged)])
+    logged_R = np.concatenate([none, *(num_candidates for _, num_candidates in logged)])
     distinct, inverse = np.unique(np.concatenate([logged_ids_R, predictions.request_ids]), return_inverse=True)
-    expected = np.bincount(inverse[: len(logged_ids_R)], logged_R, minlength=len(distinct)).astype(np.int64)
-    scored = np.bincount(inverse[len(logged_ids_R) :], predictions.num_candidates, minlength=len(distinct)).astype(
-        np.int64
-    )
+    num_logged = len(logged_ids_R)
+
+    def per_request(places: NDArray, counts: NDArray) -> NDArray[np.int64]:
+        return np.bincount(places, counts, minlength=len(distinct)).astype(np.int64)
+
+    expected = per_request(inverse[:num_logged], logged_R)
+    scored = per_request(inverse[num_logged:], predictions.num_candidates)
     may_lack = config.data.item_table.out_of_range != "error"
     wrong = (scored > expected) if may_lack else (scored != expected)
     if wrong.any():

@@ -6,7 +6,6 @@ from importlib import resources
 
 import yaml
 
-from thaw.components import storage
 from thaw.components.config import RunConfig
 from thaw.components.evaluate import words
 from thaw.components.evaluate.provenance import Provenance
@@ -16,17 +15,8 @@ from thaw.components.select_window.window import Window
 TEMPLATE = "report.html.j2"
 
 
-def write_report(result: EvaluationResult, config: RunConfig, window: Window, provenance: Provenance, uri: str) -> None:
-    """Write the page.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
-    storage.write_bytes(uri, render_report(result, config, window, provenance).encode())
-
-
 def render_report(result: EvaluationResult, config: RunConfig, window: Window, provenance: Provenance) -> str:
-    """The page as text. Equal arguments give equal pages."""
+    """The page. Equal arguments give equal pages."""
     import jinja2
     from markupsafe import Markup
 
@@ -73,13 +63,14 @@ def _days(days: tuple[datetime.date, ...]) -> str:
 
 
 def _undefined(result: EvaluationResult) -> list[str]:
-    """Why the model's numbers are missing where they are, one line a head and number."""
-    labels = {"auc": "AUC", "log_loss": "log-loss", "ne": "NE", "calibration": "calibration", "ece": "ECE"}
-    labels["hit"] = f"HIT@{result.hit_k}"
-    return [
-        f"{head.name}, {rows}: {labels[name]}: {reason}"
-        for head in result.heads
-        for rows, metrics in (("evaluation", head.model), ("train sample", head.train), ("known ids", head.warm))
-        for name, reason in metrics.undefined.items()
-        if not (rows == "known ids" and name == "hit")
-    ]
+    """Why numbers of the model are missing: `click, evaluation rows: AUC, NE: no row has label 1`."""
+    labels = {"auc": "AUC", "log_loss": "log-loss", "ne": "NE", "hit": f"HIT@{result.hit_k}", "ece": "ECE"}
+    lines = []
+    for head in result.heads:
+        for rows, metrics in (("evaluation rows", head.model), ("train sample", head.train), ("known ids", head.warm)):
+            names: dict[str, list[str]] = {}
+            for name, reason in metrics.undefined.items():
+                if metrics is not head.warm or name != "hit":  # which the page doesn't show
+                    names.setdefault(reason, []).append(labels.get(name, name))
+            lines += [f"{head.name}, {rows}: {', '.join(given)}: {reason}" for reason, given in names.items()]
+    return lines

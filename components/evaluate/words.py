@@ -59,9 +59,7 @@ def sentence(head: HeadResult) -> str:
         parts[1] += f", {number(abs(head.excess_log_loss), 3)} {where}"
     ratio = head.model.calibration
     if ratio is not None and not CALIBRATED[0] <= ratio <= CALIBRATED[1]:
-        parts.append(
-            f"its scores add up to {number(ratio, 2)} times the labels: recalibrate before use as probabilities"
-        )
+        parts.append(f"its scores add up to {number(ratio, 2)} times the labels: recalibrate before use")
     return "; ".join(parts) + "."
 
 
