@@ -22,6 +22,7 @@ from typing import Any
 from thaw.components import storage
 from thaw.components.launcher import processes, pytorchjob
 from thaw.components.launcher.failure import JobFailed, ReplicaEnd, job_failed, last_lines, root_cause
+from thaw.components.storage.errors import reporting
 from thaw.components.storage.filesystem import is_local
 
 MASTER_ADDR = "127.0.0.1"
@@ -29,7 +30,7 @@ MASTER_ADDR = "127.0.0.1"
 _NUM_KEPT_LINES = 400
 _AFTER_FAILURE_S = 0.5
 """How long the others may go on, for their last lines, once the cause is known."""
-_UNTIL_CAUSE_S = 5
+_UNTIL_CAUSE_S = 10
 """How long the others may go on while all that failed only noticed the failure of another."""
 _AFTER_MASTER_S = 30
 """How long Workers may go on after the Master has succeeded, which makes the job succeed."""
@@ -51,6 +52,7 @@ def run(manifest: Mapping[str, Any], log_uri: str, on_line: Callable[[str], None
     Raises:
         ValueError: the job can't start here: a command is not found, a port is in use, too few GPUs.
         JobFailed: a replica failed, the deadline passed, or a signal ended it.
+        StorageError: a log can't be written.
     """
     processes.end_with_driver()
     job = manifest["metadata"]["name"]
@@ -119,7 +121,10 @@ class _Replica:
             data = os.read(self.output, 1 << 16)
         except BlockingIOError:
             return False
-        self._log.write(data)
+        with reporting(str(self._log.name), "write"):
+            left = memoryview(data)
+            while left:
+                left = left[self._log.write(left) :]
         *lines, self._unfinished = (self._unfinished + data).split(b"\n")
         if not data and self._unfinished:
             lines, self._unfinished = [self._unfinished], b""
