@@ -13,6 +13,7 @@ import logging
 import re
 
 from pydantic import ValidationError
+
 from thaw.components import storage
 from thaw.components.config.section import Section
 
@@ -65,10 +66,11 @@ def read_complete(uri: str) -> Complete:
         raise CheckpointError(f"{storage.join(uri, COMPLETE)} is not the mark of a checkpoint: {error}")
     found = file_sizes(uri)
     for name, size in complete.files.items():
-        if name not in found:
-            raise CheckpointError(f"checkpoint {uri}: {name} is missing ({size} bytes expected)")
-        if found[name] != size:
-            raise CheckpointError(f"checkpoint {uri}: {name} has {found[name]} bytes, {size} expected")
+        if found.get(name) != size:
+            fault = f"has {found[name]} bytes" if name in found else "is missing"
+            raise CheckpointError(
+                f"checkpoint {uri}, saved by {complete.world_size} ranks: {name} {fault}, {size} bytes expected"
+            )
     return complete
 
 
@@ -94,13 +96,13 @@ def clear_torn(uri: str) -> None:
     """
     if is_complete(uri):
         raise CheckpointError(f"checkpoint {uri} is complete already and is never overwritten; save to another folder")
-    filesystem, path = storage.open_filesystem(uri)
-    if not filesystem.exists(path):
+    names = file_sizes(uri)
+    if not names:
         return
-    foreign = sorted(name for name in file_sizes(uri) if not _OWN_FILE.fullmatch(name))
-    if foreign:
+    if foreign := sorted(name for name in names if not _OWN_FILE.fullmatch(name)):
         raise CheckpointError(f"{uri} holds {foreign[0]}, which is no part of a checkpoint; save to an empty folder")
     _log.warning("removing the torn checkpoint %s: %s is missing", uri, COMPLETE)
+    filesystem, path = storage.open_filesystem(uri)
     filesystem.rm(path, recursive=True)
 
 
@@ -110,5 +112,6 @@ def is_complete(uri: str) -> bool:
 
 
 def file_sizes(uri: str) -> dict[str, int]:
-    """Size in bytes of every file of the folder, by name."""
-    return {file.path.rpartition("/")[2]: file.size for file in storage.list_files(uri)}
+    """Size in bytes of every file below the folder, by its path in it."""
+    folder = storage.join(uri, "")
+    return {file.path.removeprefix(folder): file.size for file in storage.list_files(uri)}

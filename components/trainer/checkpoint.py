@@ -19,6 +19,11 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
+
 from thaw.components import storage
 from thaw.components.checkpoint_folder import (
     COMPLETE,
@@ -34,11 +39,8 @@ from thaw.components.checkpoint_folder import (
 )
 from thaw.components.config import RunConfig
 from thaw.components.prepare_backbone.backbone import BACKBONE, Backbone
+from thaw.components.runs import check_same_config
 from thaw.components.trainer.checkpoint_files import StoreReader, StoreWriter
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
-from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 __all__ = ["CheckpointError", "load", "newest_complete", "read_complete", "save", "step_uri"]
 
@@ -133,22 +135,20 @@ def load(
             differs; a configuration that disagrees. Tensors may then be filled in part: don't go on.
     """
 
-    def open_folder() -> tuple[Complete, dict[str, Any]]:
-        complete = read_complete(uri)
-        if document is not None:
-            from thaw.components.runs import check_same_config
-
-            check_same_config(storage.read_json(storage.join(uri, CONFIG)), document)
-        return complete, storage.read_json(storage.join(uri, PROGRESS))
-
     present_size = dist.get_world_size(group)
-    complete, progress = _on_rank_0(
-        group, open_folder, lambda cause: f"cannot load a checkpoint on {present_size} ranks: {cause}"
+    complete = _on_rank_0(
+        group, lambda: read_complete(uri), lambda cause: f"cannot load a checkpoint on {present_size} ranks: {cause}"
     )
 
     def described(cause: str) -> str:
         return f"cannot load checkpoint {uri}, saved by {complete.world_size} ranks, on {present_size} ranks: {cause}"
 
+    def read_documents() -> dict[str, Any]:
+        if document is not None:
+            check_same_config(storage.read_json(storage.join(uri, CONFIG)), document)
+        return storage.read_json(storage.join(uri, PROGRESS))
+
+    progress = _on_rank_0(group, read_documents, described)
     if fault := _mismatch(complete, _gather_descriptions(tensors, group)):
         raise CheckpointError(described(fault))
     planner = DefaultLoadPlanner(flatten_state_dict=False)
@@ -218,6 +218,6 @@ def _kind(name: str) -> str:
 
 
 def _first_failure(error: CheckpointException) -> str:
-    """The lowest rank's cause, in a line."""
+    """The lowest rank's cause, its first line."""
     rank, (cause, _) = min(error.failures.items())
-    return f"rank {rank}: {type(cause).__name__}: {cause}"
+    return f"rank {rank}: {type(cause).__name__}: {cause}".splitlines()[0]

@@ -11,15 +11,17 @@ The format is torch's, and torch's own readers read it.
 
 import queue
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from fsspec.spec import AbstractBufferedFile
-from thaw.components.storage.filesystem import is_local, open_filesystem
 from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
+
+from thaw.components.storage.errors import reporting
+from thaw.components.storage.filesystem import is_local, join, open_filesystem
 
 LARGE_TENSOR_BYTES = 64 * 2**20
 
@@ -28,26 +30,30 @@ class _Store(FileSystemBase):
     """The file operations that torch asks for, on the filesystem of one URI."""
 
     def __init__(self, uri: str) -> None:
+        self.uri = uri
         self.filesystem, self.root = open_filesystem(uri)
 
     @contextmanager
     def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
-        stream = self.filesystem.open(path, mode)
-        try:
-            yield stream
-        except BaseException:
-            if mode != "rb":
-                self._discard(stream, path)
-            raise
-        finally:
-            stream.close()
+        # An error travels to the other ranks pickled; a StorageError can, those of the filesystems can't all.
+        with reporting(join(self.uri, path.rpartition("/")[2]), "read" if mode == "rb" else "write"):
+            stream = self.filesystem.open(path, mode)
+            try:
+                yield stream
+            except BaseException:
+                if mode != "rb":
+                    self._discard(stream, path)
+                raise
+            finally:
+                stream.close()
 
     def _discard(self, stream: Any, path: str) -> None:
         if isinstance(stream, AbstractBufferedFile):
             stream.discard()
             stream.closed = True  # else close() would publish the part that was written
         else:
-            stream.close()
+            with suppress(OSError):  # the rest of its buffer may fail as the write did
+                stream.close()
             self.filesystem.rm_file(path)
 
     def concat_path(self, path: Any, suffix: str) -> str:
