@@ -39,7 +39,7 @@ def run_command(
     check_versions(config.training.device)
     root = _absolute(root)
     run_id = run_id or f"{config.name}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
-    console = Console(soft_wrap=True)
+    console = _console()
     if dry_run:
         from thaw.pipelines.dry_run import training_manifests
 
@@ -99,7 +99,7 @@ def runs_command(root: str) -> None:
         table.add_row(
             record.run_id, record.created_at, str(record.extra.get("date", "")), state, report_uri(status) or ""
         )
-    Console(soft_wrap=True).print(table if statuses else f"no runs in {storage.join(root, 'runs')}")
+    _console().print(table if statuses else f"no runs in {storage.join(root, 'runs')}")
 
 
 def why_command(run_id: str, root: str) -> None:
@@ -113,6 +113,11 @@ def _load(preset: str | None, config_path: str | None, overrides: Overrides) -> 
     if preset and config_path:
         raise ValueError("give --preset or --config, not both")
     return load(config_path or preset or "demo", overrides)
+
+
+def _console() -> Console:
+    # Where no terminal says how wide it is, a table takes the room that it needs.
+    return Console(soft_wrap=True) if sys.stdout.isatty() else Console(soft_wrap=True, width=200)
 
 
 def _absolute(root: str) -> str:

@@ -87,5 +87,5 @@ def _record(manifest: StageManifest) -> StageRecord:
         seconds=(ended - began).total_seconds(),
         policy=figures.get("policy"),
         num_rows=figures.get("num_rows"),
-        losses=tuple((step, loss) for step, loss in figures.get("loss", ())) if "policy" in figures else (),
+        losses=tuple((step, loss) for step, loss in figures["loss_curve"]) if "policy" in figures else (),
     )
