@@ -30,7 +30,7 @@ class Training(Section):
     """Reader processes of a rank; 0 reads in the rank itself."""
     num_lanes: int = Field(default=8, ge=1)
     """Into how many streams the window is cut. A rank reads a share of the lanes, so there must be at least as many
-    lanes as readers (ranks x workers). The order of the rows depends on this number and never on the number of ranks."""
+    lanes as readers (ranks x workers). The order of the rows depends on this number, never on the number of ranks."""
     shuffle_rows: int = Field(default=65536, ge=1)
     """Requests that are shuffled together, over all lanes; also what the readers hold in memory."""
     shuffle: bool = True

@@ -62,8 +62,8 @@ def run(manifest: Mapping[str, Any], log_uri: str, on_line: Callable[[str], None
         environments = _environments(pods)
         commands = [_found(pod.command, env["PATH"]) for pod, env in zip(pods, environments)]
         folder = stack.enter_context(_log_folder(log_uri))
+        log_uris = {pod.replica: storage.join(log_uri, f"{pod.replica}.log") for pod in pods}
         replicas: list[_Replica] = []
-        interrupted = None
         try:
             with processes.none_left():
                 for pod, command, env in zip(pods, commands, environments):
@@ -72,12 +72,10 @@ def run(manifest: Mapping[str, Any], log_uri: str, on_line: Callable[[str], None
                     replicas.append(replica)
                 ended = _follow(replicas, pytorchjob.deadline_s(manifest))
         except processes.Interrupted as signal:
-            interrupted = signal
-        for replica in replicas:
-            replica.read_all()
-        log_uris = {replica.name: storage.join(log_uri, f"{replica.name}.log") for replica in replicas}
-        if interrupted is not None:
-            raise JobFailed(job, f"its launcher was told to end by {interrupted}", hint="start a new run")
+            raise JobFailed(job, f"its launcher was told to end by {signal}", hint="start a new run") from None
+        finally:
+            for replica in replicas:
+                replica.read_all()
         failed = [replica.end() for replica in ended if replica.exit_code]
         if failed:
             raise job_failed(job, failed, log_uris)

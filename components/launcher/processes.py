@@ -87,9 +87,11 @@ def none_left() -> Iterator[None]:
         yield
     finally:
         ending = True
-        _end_marked()
-        for caught, handler in previous.items():
-            signal.signal(caught, handler)
+        try:
+            _end_marked()
+        finally:
+            for caught, handler in previous.items():
+                signal.signal(caught, handler)
         for number in late:
             signal.raise_signal(number)
 

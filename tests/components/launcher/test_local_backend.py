@@ -15,7 +15,7 @@ import pytest
 from launcher_jobs import manifest_of
 
 from thaw.components import storage
-from thaw.components.launcher import local
+from thaw.components.launcher import local, processes
 from thaw.components.launcher.failure import JobFailed
 
 Script = Callable[..., list[str]]
@@ -128,6 +128,23 @@ def test_a_signal_to_the_launcher_ends_the_job_and_names_itself(script: Script, 
     with pytest.raises(JobFailed, match="its launcher was told to end by SIGTERM"):
         local.run(manifest, str(tmp_path / "logs"), lambda line: signal.raise_signal(signal.SIGTERM))
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_during_the_clean_up_waits_for_its_end_and_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[str] = []
+
+    def clean_up() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        got.append("cleaned up")
+
+    monkeypatch.setattr(processes, "_end_marked", clean_up)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: got.append("SIGTERM"))
+    try:
+        with processes.none_left():
+            pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert got == ["cleaned up", "SIGTERM"]
 
 
 # https://github.com/pytorch/pytorch/issues/73320
