@@ -192,6 +192,13 @@ class Rank:
         self.note(f"losses {trial}", [model.step(2), model.step(3)])
 
     def try_to_save(self, model: SmallModel) -> None:
+        mine = torch.full((2,), float(model.rank))
+        arguments = {"document": DOCUMENT, "progress": {"rank": model.rank}, "group": model.group}
+        checkpoint.save(self.uri("plain"), {"dense/mine": mine}, **arguments)
+        progress = self.load(model, "plain", {"dense/mine": mine})
+        self.note("plain tensor and progress", [mine.tolist(), progress])
+        own = self.uri(f"disk-of-{model.rank}")
+        self.note_error("save to two disks", lambda: checkpoint.save(own, model.tensors(), **arguments))
         self.note_error("save over a complete one", lambda: self.save(model, "by-2/step-2"))
         # A file of rank 1 may not grow past this: its write fails half way, as on a full disk.
         _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -302,9 +309,14 @@ def test_the_trial_has_ranks_that_own_nothing_of_a_table(facts):
     assert all("table/item/momentum1" in noted["shards 1-4"] for noted in facts)
 
 
+def test_rank_0_speaks_for_what_every_rank_has(facts):
+    assert on_ranks(facts, "plain tensor and progress", 2) == [[[0.0, 0.0], {"rank": 0}]] * 2
+
+
 SAVE_FAILURES = {
     "save over a complete one": ["by-2/step-2", "never overwritten"],
     "save on a full disk": ["full/step-2", "2 ranks", "rank 1", "__1_0.distcp", "File too large"],
+    "save to two disks": ["disk-of-0", "__1_0.distcp is not there for rank 0: the ranks don't share this folder"],
     "save among other files": ["other", "notes.txt"],
 }
 LOAD_FAILURES = {
