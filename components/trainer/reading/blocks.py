@@ -63,13 +63,13 @@ class BlockReader:
 
     def read(self, block: Block) -> tuple[Columns, Counts]:
         """The rows used of a block, in the order of its pieces, and what became of their ids. No rows, no columns."""
+        counts: Counts = Counter()
+        if not len(block.order):
+            return {}, counts
         needed = {piece.row_group for piece in block.pieces}
         self._decoded = {index: columns for index, columns in self._decoded.items() if index in needed}
         for index in sorted(needed - self._decoded.keys()):
             self._decoded[index] = read_group(self._schema, self._row_groups, index)
-        counts: Counts = Counter()
-        if not len(block.order):
-            return {}, counts
         parts = [(self._decoded[piece.row_group], piece) for piece in block.pieces]
         columns = {
             key: concatenate([decoded[key].slice(piece.start, piece.stop) for decoded, piece in parts])

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from thaw.components.select_window.window import DataFile
@@ -130,31 +131,32 @@ def decode(array: pa.ChunkedArray, spec: ColumnSpec, file: DataFile) -> Column:
     """
     chunk = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
     kind = chunk.type
-    where = describe(file, spec.column)
     if pa.types.is_null(kind):  # what a writer makes of a day on which all is null
         if spec.shape == "plain":
             return Column(np.zeros(len(chunk), _DTYPES[spec.kind]), None, np.ones(len(chunk), bool))
         return Column(np.zeros(0, _DTYPES[spec.kind]), np.zeros(len(chunk) + 1, np.int64))
-    if pa.types.is_fixed_size_list(kind):
-        chunk = chunk.cast(pa.list_(kind.value_type))
     offsets = None
-    if pa.types.is_list(chunk.type) or pa.types.is_large_list(chunk.type):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         if spec.shape == "plain":
-            raise DataError(f"{where} is {kind}, and one {_NEEDED[spec.kind]} a row is needed")
-        # Parquet stores nothing for a null list: its offsets are those of an empty one.
-        offsets = chunk.offsets.to_numpy()
-        chunk = chunk.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-        offsets = offsets - offsets[0]
+            raise DataError(f"{describe(file, spec.column)} is {kind}, and one {_NEEDED[spec.kind]} a row is needed")
+        if chunk.null_count or pa.types.is_fixed_size_list(kind):  # a null list may have values under it
+            lengths = pc.list_value_length(chunk).fill_null(0).to_numpy()
+            offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+            chunk = chunk.flatten()
+        else:
+            offsets = chunk.offsets.to_numpy()
+            chunk = chunk.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+            offsets = offsets - offsets[0]
     elif spec.shape == "list":
-        raise DataError(f"{where} is {kind}, and a list of {_NEEDED[spec.kind]} is needed")
-    return _flat(chunk, offsets, spec, where, str(kind))
+        raise DataError(f"{describe(file, spec.column)} is {kind}, and a list of {_NEEDED[spec.kind]} is needed")
+    return _flat(chunk, offsets, spec, file, kind)
 
 
 _NEEDED = {"integer": "int64", "label": "int8 (0 or 1)", "number": "float"}
 _DTYPES = {"integer": np.int64, "label": np.int8, "number": np.float32}
 
 
-def _flat(values: pa.Array, offsets: np.ndarray | None, spec: ColumnSpec, where: str, found: str) -> Column:
+def _flat(values: pa.Array, offsets: np.ndarray | None, spec: ColumnSpec, file: DataFile, found: pa.DataType) -> Column:
     kind = values.type
     if pa.types.is_null(kind):
         return Column(np.zeros(len(values), _DTYPES[spec.kind]), offsets, np.ones(len(values), bool))
@@ -163,16 +165,23 @@ def _flat(values: pa.Array, offsets: np.ndarray | None, spec: ColumnSpec, where:
     )
     if not accepted:
         needed = _NEEDED[spec.kind]
-        raise DataError(f"{where} is {found}, and {needed if offsets is None else f'list<{needed}>'} is needed")
+        needed = needed if offsets is None else f"list<{needed}>"
+        raise DataError(f"{describe(file, spec.column)} is {found}, and {needed} is needed")
     nulls = None
     if values.null_count:  # to numpy, pyarrow would turn integers with nulls into doubles
         nulls = values.is_null().to_numpy(zero_copy_only=False)
         values = values.fill_null(False if pa.types.is_boolean(kind) else 0)
     flat = values.to_numpy(zero_copy_only=False)
     if flat.dtype == np.uint64 and len(flat) and int(flat.max()) > np.iinfo(np.int64).max:
-        raise DataError(f"{where} is {found} and holds {int(flat.max())}, more than int64 can hold ({2**63 - 1})")
+        raise DataError(
+            f"{describe(file, spec.column)} is {found} and holds {int(flat.max())}, more than int64 can hold"
+        )
     if spec.kind == "label":
-        wrong = (flat != 0) & (flat != 1)
-        if wrong.any():
-            raise DataError(f"{where} holds {flat[wrong][0]}, and a label is 0 or 1")
+        if flat.dtype == np.int8:  # the quick way, in one pass: as unsigned, a negative is a large one
+            fits = not len(flat) or flat.view(np.uint8).max() <= 1
+        else:
+            fits = ((flat == 0) | (flat == 1)).all()
+        if not fits:
+            wrong = flat[(flat != 0) & (flat != 1)][0]
+            raise DataError(f"{describe(file, spec.column)} holds {wrong}, and a label is 0 or 1")
     return Column(flat.astype(_DTYPES[spec.kind], copy=False), offsets, nulls)

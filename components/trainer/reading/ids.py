@@ -36,8 +36,8 @@ def check(column: Column, table_name: str, table: Table, feature: str, name: str
         raise DataError(
             f"{describe(file, name)}: feature {feature} holds null, which is no row of table {table_name}; {fix}"
         )
-    low, high = int(column.values.min()), int(column.values.max())
-    if low < 0 or high >= table.num_rows:
+    if int(column.values.view(np.uint64).max()) >= table.num_rows:  # a negative id is a large one there
+        low, high = int(column.values.min()), int(column.values.max())
         raise DataError(
             f"{describe(file, name)}: feature {feature} holds id {low if low < 0 else high}, which is no row of table "
             f"{table_name} (rows 0 to {table.num_rows - 1} of num_rows {table.num_rows}); {fix}"

@@ -92,6 +92,15 @@ class EpochOrder:
         self.num_steps = -(-self.num_rows // batch_size)
         self.num_blocks = -(-self.num_rows // self._block_size)
 
+    def check_start(self, step: int) -> None:
+        """Refuse to start where there is no step.
+
+        Raises:
+            ValueError: the epoch has fewer steps.
+        """
+        if not 0 <= step <= self.num_steps:
+            raise ValueError(f"start_step {step} is not in an epoch of {self.num_steps} steps")
+
     def block_of(self, step: int) -> int:
         """The block that a step lies in."""
         return step * self.batch_size // self._block_size

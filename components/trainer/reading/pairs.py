@@ -116,6 +116,7 @@ class PairLoader:
             limit_rows=limit_rows,
         )
         self._place = {"rank": rank, "world_size": world_size, "num_workers": training.num_workers}
+        self._order.check_start(start_step)
         self._start_step = start_step
         self.num_steps = self._order.num_steps
         self.num_rows = self._order.num_rows

@@ -37,7 +37,7 @@ class RowGroups:
         """
         self._read_timeout_s = read_timeout_s
         self._places = [(file, group) for file in files for group in range(len(file.row_groups))]
-        self._open: OrderedDict[str, pq.ParquetFile] = OrderedDict()
+        self._open: OrderedDict[str, tuple[pq.ParquetFile, frozenset[str]]] = OrderedDict()
 
     def __len__(self) -> int:
         """Row groups of all files."""
@@ -61,8 +61,7 @@ class RowGroups:
         """
         file, group = self._places[index]
         try:
-            parquet = self._parquet(file)
-            names = set(parquet.schema_arrow.names)
+            parquet, names = self._parquet(file)
             for column in columns:
                 if column not in names:
                     day = "" if file.day is None else f"day {file.day}, "
@@ -77,7 +76,8 @@ class RowGroups:
         except Exception as error:  # every filesystem of fsspec has exceptions of its own
             raise ReadError(f"{file.uri}: cannot be read: {type(error).__name__}: {error}") from error
 
-    def _parquet(self, file: DataFile) -> pq.ParquetFile:
+    def _parquet(self, file: DataFile) -> tuple[pq.ParquetFile, frozenset[str]]:
+        """The open file, and its columns."""
         if file.uri in self._open:
             self._open.move_to_end(file.uri)
             return self._open[file.uri]
@@ -97,10 +97,10 @@ class RowGroups:
         found = tuple(parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups))
         if found != file.row_groups:
             raise ReadError(f"{file.uri} has row groups of {found} rows, and {file.row_groups} in the manifest")
-        self._open[file.uri] = parquet
+        self._open[file.uri] = parquet, frozenset(parquet.schema_arrow.names)
         if len(self._open) > MAX_OPEN_FILES:
             self._open.popitem(last=False)
-        return parquet
+        return self._open[file.uri]
 
 
 class _RemoteFile:

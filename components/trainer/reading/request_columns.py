@@ -146,6 +146,8 @@ class RequestSchema:
         found, needed = columns[key], columns[other]
         if found.offsets is None and needed.offsets is None:
             return
+        if found.offsets is not None and needed.offsets is not None and np.array_equal(found.offsets, needed.offsets):
+            return
         wrong = np.flatnonzero(found.lengths != needed.lengths)
         if len(wrong):
             row = wrong[0]
