@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
@@ -81,25 +82,13 @@ def save(
         storage.write_json(storage.join(uri, PROGRESS), dict(progress))
         if backbone is not None:
             storage.write_json(storage.join(uri, BACKBONE), backbone.model_dump(mode="json"))
-        files = file_sizes(uri)
-        unseen = {entry.relative_path for entry in metadata.storage_data.values()} - set(files)
-        if unseen:
-            raise CheckpointError(f"{sorted(unseen)[0]} is not there for rank 0: the ranks don't share this folder")
-        complete = Complete(
-            world_size=dist.get_world_size(group),
-            versions={name: version(name) for name in ("torch", "torchrec")},
-            files=files,
-            tensors={
-                name: _described(info.properties.dtype, info.size)
-                for name, info in metadata.state_dict_metadata.items()
-            },
-        )
-        storage.create_json(storage.join(uri, COMPLETE), complete.model_dump(mode="json"))
+        _mark(uri, metadata, dist.get_world_size(group))
 
     def described(cause: str) -> str:
         return f"cannot save checkpoint {uri} ({dist.get_world_size(group)} ranks): {cause}"
 
-    _check_names(tensors)
+    for name in tensors:
+        _kind(name)  # refuses one of no kind
     _on_rank_0(group, lambda: clear_torn(uri), described)
     planner = DefaultSavePlanner(flatten_state_dict=False, dedup_save_to_lowest_rank=True)
     try:
@@ -134,7 +123,6 @@ def load(
         CheckpointError: on every rank, whichever failed: torn, cut or missing files; a name, shape or type that
             differs; a configuration that disagrees. Tensors may then be filled in part: don't go on.
     """
-
     present_size = dist.get_world_size(group)
     complete = _on_rank_0(
         group, lambda: read_complete(uri), lambda cause: f"cannot load a checkpoint on {present_size} ranks: {cause}"
@@ -157,6 +145,25 @@ def load(
     except CheckpointException as error:
         raise CheckpointError(described(_first_failure(error))) from error
     return progress
+
+
+def _mark(uri: str, metadata: Metadata, world_size: int) -> None:
+    """Declare the folder complete as it lies there now."""
+    files = file_sizes(uri)
+    unseen = {entry.relative_path for entry in metadata.storage_data.values()} - set(files)
+    if unseen:
+        raise CheckpointError(f"{min(unseen)} is not there for rank 0: the ranks don't share this folder")
+    complete = Complete(
+        world_size=world_size,
+        versions={name: version(name) for name in ("torch", "torchrec")},
+        files=files,
+        tensors={
+            name: _described(info.properties.dtype, info.size)
+            for name, info in metadata.state_dict_metadata.items()
+            if isinstance(info, TensorStorageMetadata)
+        },
+    )
+    storage.create_json(storage.join(uri, COMPLETE), complete.model_dump(mode="json"))
 
 
 def _on_rank_0(group: dist.ProcessGroup | None, act: Callable[[], Result], described: Callable[[str], str]) -> Result:
@@ -200,11 +207,6 @@ def _mismatch(complete: Complete, wanted: Mapping[str, str]) -> str | None:
         if saved[name] != wanted[name]:
             return f"{name} is {saved[name]} there, and {wanted[name]} in the model"
     return None
-
-
-def _check_names(tensors: Mapping[str, torch.Tensor]) -> None:
-    for name in tensors:
-        _kind(name)
 
 
 def _kind(name: str) -> str:
