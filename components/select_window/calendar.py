@@ -45,6 +45,7 @@ def days_from(date: datetime.date, num_days: int, parameter: str) -> tuple[datet
 
 def _days(date: datetime.date, offsets: range, parameter: str) -> tuple[datetime.date, ...]:
     try:
-        return tuple(date + datetime.timedelta(days=offset) for offset in offsets)
+        first, last = (date + datetime.timedelta(days=offset) for offset in (offsets[0], offsets[-1]))
     except OverflowError:
         raise ValueError(f"{parameter}: {len(offsets)} days at {date} are more than the calendar has") from None
+    return tuple(map(datetime.date.fromordinal, range(first.toordinal(), last.toordinal() + 1)))

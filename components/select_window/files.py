@@ -58,7 +58,8 @@ def _row_groups(file: storage.FileInfo) -> tuple[int, ...]:
         footer = pq.read_metadata(pa.BufferReader(_MAGIC + tail[-footer_bytes:]))
         return tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
     except (pa.ArrowException, OSError) as error:
-        raise BrokenFileError(f"{file.path}: {file.size} bytes, its Parquet footer is damaged: {error}") from error
+        reason = str(error).partition("\n")[0]
+        raise BrokenFileError(f"{file.path}: {file.size} bytes, its Parquet footer is damaged: {reason}") from error
 
 
 def _tail(file: storage.FileInfo, num_bytes: int) -> bytes:

