@@ -73,7 +73,6 @@ def data() -> None:
 )
 @click.option(
     "--days",
-    "num_window_days",
     default="10",
     show_default=True,
     type=click.Choice(["10", "20"]),

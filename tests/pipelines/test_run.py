@@ -69,10 +69,10 @@ def test_every_stage_is_committed_and_names_its_inputs(root, finished):
 
 
 def test_a_run_is_never_replaced(root, finished):
-    before = {path: path.stat().st_mtime_ns for path in (root / "runs").rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in (root / "runs").rglob("*") if path.is_file()}
     again = run(root)
     assert again.returncode == 1 and "run id 'r' is taken" in again.stderr
-    assert before == {path: path.stat().st_mtime_ns for path in (root / "runs").rglob("*")}
+    assert before == {path: path.stat().st_mtime_ns for path in (root / "runs").rglob("*") if path.is_file()}
 
 
 def test_the_runs_are_listed_with_their_reports(root, finished):
