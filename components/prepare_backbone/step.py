@@ -41,10 +41,10 @@ def run(config: str, run_uri: str, backend: str, window: Artifact, backbone: Art
             uri = "model"
         else:
             selected = read_window(current.input_uri("window", "window"))
-            uri, found = fetch_backbone(settings, selected.date, min(selected.training_days))
+            uri, found = fetch_backbone(settings, selected.date, selected.first_day)
             figures = {
                 "trained_through": str(found.trained_through),
-                "saw_window_days": sum(day >= min(selected.training_days) for day in found.engagement_days),
+                "saw_window_days": sum(day >= selected.first_day for day in found.engagement_days),
             }
         current.commit(figures=figures, outputs={"model": uri}, window=current.manifests["window"].window)
     backbone.uri = current.uri

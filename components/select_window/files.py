@@ -1,6 +1,7 @@
 """Data files: what counts as one, and pinning it by size, version and rows."""
 
 import datetime
+from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +17,7 @@ _FIRST_READ_BYTES = 1 << 16
 
 
 class BrokenFileError(ValueError):
-    """A data file that is no whole Parquet file. The message names it and its size."""
+    """A data file that is no whole Parquet file, or lacks a column. The message names it, and its size or column."""
 
 
 def list_data_files(uri: str) -> tuple[list[storage.FileInfo], list[str]]:
@@ -35,19 +36,29 @@ def list_data_files(uri: str) -> tuple[list[storage.FileInfo], list[str]]:
     return data, ignored
 
 
-def pin(file: storage.FileInfo, day: datetime.date | None) -> DataFile:
+def pin(file: storage.FileInfo, day: datetime.date | None, columns: Mapping[str, str]) -> DataFile:
     """The file with its rows and its version, so that a later reader knows it again.
 
+    Args:
+        file: The file.
+        day: Of its folder.
+        columns: Those that it must have, each with the configuration's key that names it.
+
     Raises:
-        BrokenFileError: empty, cut short, or no Parquet file.
+        BrokenFileError: empty, cut short, no Parquet file, or without a column.
         OSError: it cannot be read.
     """
-    rows = _row_groups(file)
+    footer = _footer(file)
+    found = footer.schema.to_arrow_schema().names
+    missing = [f"{column!r} ({key})" for column, key in columns.items() if column not in found]
+    if missing:
+        raise BrokenFileError(f"{file.path}: no column {', '.join(missing)}; it has {', '.join(found)}")
+    rows = tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
     version = file.version or storage.content_version(file.path)
     return DataFile(uri=file.path, day=day, size=file.size, version=version, row_groups=rows)
 
 
-def _row_groups(file: storage.FileInfo) -> tuple[int, ...]:
+def _footer(file: storage.FileInfo) -> pq.FileMetaData:
     tail = _tail(file, _FIRST_READ_BYTES)
     if len(tail) < _TRAILER_BYTES or not tail.endswith(_MAGIC):
         raise BrokenFileError(f"{file.path}: {file.size} bytes, no whole Parquet file; empty, or cut short?")
@@ -55,8 +66,7 @@ def _row_groups(file: storage.FileInfo) -> tuple[int, ...]:
     if footer_bytes > len(tail):
         tail = _tail(file, footer_bytes)
     try:
-        footer = pq.read_metadata(pa.BufferReader(_MAGIC + tail[-footer_bytes:]))
-        return tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
+        return pq.read_metadata(pa.BufferReader(_MAGIC + tail[-footer_bytes:]))
     except (pa.ArrowException, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise BrokenFileError(f"{file.path}: {file.size} bytes, its Parquet footer is damaged: {reason}") from error

@@ -2,16 +2,20 @@
 
 import datetime
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from thaw.components import storage
 from thaw.components.config import RunConfig
 from thaw.components.select_window.files import BrokenFileError, list_data_files, pin
-from thaw.components.select_window.logs import DayFolder, Log, list_day, wanted_logs
+from thaw.components.select_window.logs import DayFolder, Log, item_columns, list_day, wanted_logs
 from thaw.components.select_window.window import DataFile, Window, fingerprint
 
 NUM_THREADS = 16
 """Folders and files that are asked for at once."""
+
+
+MAX_FAULTS = 10
+"""Broken files that one message names."""
 
 
 class WindowError(ValueError):
@@ -42,8 +46,11 @@ def select(config: RunConfig, date: datetime.date) -> Window:
     with ThreadPoolExecutor(NUM_THREADS) as pool:
         listings = [pool.submit(list_day, log, day, names[log.uri]) for log in logs for day in log.days]
         folders = [listing.result() for listing in listings]
-        listed = [(file, folder.day) for folder in folders for file in folder.files]
-        pins = _pin_all(pool, [*listed, *((file, None) for file in items)])
+        futures = [
+            pool.submit(pin, file, folder.day, folder.log.columns) for folder in folders for file in folder.files
+        ]
+        futures += [pool.submit(pin, file, None, item_columns(data.items)) for file in items if data.items]
+        pins = _pinned(pool, futures)
     for folder in folders:
         if not folder.absence and not any(pins[file.path].num_rows for file in folder.files):
             folder.absence = "0 rows"
@@ -72,11 +79,8 @@ def select(config: RunConfig, date: datetime.date) -> Window:
     )
 
 
-def _pin_all(
-    pool: ThreadPoolExecutor, files: Sequence[tuple[storage.FileInfo, datetime.date | None]]
-) -> dict[str, DataFile]:
-    """The pinned files by URI, or one error that names every broken one."""
-    futures = [pool.submit(pin, file, day) for file, day in files]
+def _pinned(pool: ThreadPoolExecutor, futures: Sequence[Future[DataFile]]) -> dict[str, DataFile]:
+    """The pinned files by URI, or one error that names the broken ones."""
     pins, faults = {}, []
     try:
         for future in futures:
@@ -89,7 +93,8 @@ def _pin_all(
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     if faults:
-        raise WindowError("\n".join(faults))
+        more = [f"and {len(faults) - MAX_FAULTS} more files"] if len(faults) > MAX_FAULTS else []
+        raise WindowError("\n".join([*faults[:MAX_FAULTS], *more]))
     return pins
 
 

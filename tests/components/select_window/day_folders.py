@@ -10,8 +10,18 @@ from thaw.components import storage
 DATE = datetime.date(2026, 3, 2)
 
 
-def parquet(num_rows: int, row_group_size: int | None = None, num_columns: int = 1) -> bytes:
-    columns = {f"column_{k}": pa.array(range(num_rows), pa.int64()) for k in range(num_columns)}
+COLUMNS = (
+    *("request_id", "user_id", "candidates", "history", "segment", "click", "save", "hide"),
+    *("item_id", "action", "patches", "tokens"),
+)
+"""Those of every log of the preset; selection looks at names alone."""
+
+
+def parquet(
+    num_rows: int, row_group_size: int | None = None, num_columns: int = 0, columns: tuple[str, ...] = COLUMNS
+) -> bytes:
+    names = (*columns, *(f"column_{k}" for k in range(num_columns)))
+    columns = {name: pa.array(range(num_rows), pa.int64()) for name in names}
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), sink, row_group_size=row_group_size)
     return bytes(sink.getvalue())

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from day_folders import DATE, day_uri, parquet, write_days
+from day_folders import COLUMNS, DATE, day_uri, parquet, write_days
 
 from thaw.components import storage
 from thaw.components.config import RunConfig
@@ -291,3 +291,21 @@ def test_data_without_a_place_is_refused(configure: Configure) -> None:
     config = configure("data.uri=null", "data.generate={kind: demo, size: S}")
     with pytest.raises(ValueError, match=r"data\.uri is not set"):
         select(config, DATE)
+
+
+def test_a_file_without_a_column_is_named_with_the_key_that_asks_for_it(
+    configure: Configure, requests_uri: str
+) -> None:
+    uri = storage.join(day_uri(requests_uri, -3), "part-1.parquet")
+    storage.write_bytes(uri, parquet(5, columns=tuple(name for name in COLUMNS if name != "click")))
+    with pytest.raises(WindowError) as fault:
+        select(configure(), DATE)
+    assert f"{uri}: no column 'click' (data.heads click); it has request_id, " in str(fault.value)
+
+
+def test_ten_files_without_a_column_are_named_and_the_others_counted(configure: Configure, requests_uri: str) -> None:
+    with pytest.raises(WindowError) as fault:
+        select(configure("data.context=[{name: segment, column: Segment, kind: categorical, cardinality: 4}]"), DATE)
+    lines = str(fault.value).splitlines()
+    assert len(lines) == 11 and lines[-1] == "and 1 more files"
+    assert all("no column 'Segment' (data.context segment)" in line for line in lines[:-1])
