@@ -19,9 +19,10 @@ def main(job_uri: str) -> None:
     """
     # Here, so that an error in the imports is told as any other.
     from thaw.components.select_window.window import read_window
-    from thaw.components.trainer.startup import check_software, end_with_launcher, joined
+    from thaw.components.trainer.startup import check_software, end_with_launcher, joined, quiet
 
     end_with_launcher()
+    quiet()
     spec = JobSpec.model_validate_json(storage.read_bytes(job_uri))
     config = RunConfig.model_validate_json(json.dumps(spec.config))
     check_software(config.training.device)

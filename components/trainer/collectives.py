@@ -1,4 +1,4 @@
-"""Collectives that the losses need: counts of all ranks, and rows of all ranks with their gradient."""
+"""Collectives that the losses need: counts of all ranks, and the rows of all ranks with their gradient."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +14,10 @@ class Counts:
     """
 
     def __init__(self, numbers: tuple[int, ...], group: dist.ProcessGroup) -> None:
-        # On the host on every device: the answer sizes tensors, and a device would have to be waited for.
+        # On the host whatever the device: the answer sizes tensors, and a device would have to be waited for.
         self._all = torch.empty(group.size() * len(numbers), dtype=torch.int64)
         self._shape = (group.size(), len(numbers))
-        self._work = dist.all_gather_into_tensor(self._all, torch.tensor(numbers), group=group, async_op=True)
+        self._work = dist.all_gather_single(self._all, torch.tensor(numbers), group=group, async_op=True)
 
     def wait(self) -> list[tuple[int, ...]]:
         """What each rank said, by rank."""
@@ -38,41 +38,51 @@ class Gathering:
         return sum(self.counts)
 
     @property
-    def own_start(self) -> int:
-        """Where this rank's rows begin among all."""
-        return sum(self.counts[: self.group.rank()])
+    def own(self) -> slice:
+        """Where this rank's rows stand among all."""
+        rank = self.group.rank()
+        start = sum(self.counts[:rank])
+        return slice(start, start + self.counts[rank])
 
-    def rows(self, x: torch.Tensor) -> torch.Tensor:
-        """[total, ...]: the rows of all ranks, by rank. Collective. No gradient."""
-        padded = x.new_zeros(max(self.counts), *x.shape[1:])
-        padded[: len(x)] = x
-        everyone = x.new_empty(len(self.counts) * len(padded), *x.shape[1:])
-        dist.all_gather_into_tensor(everyone, padded, group=self.group)
-        if min(self.counts) == max(self.counts):
-            return everyone
-        return everyone.index_select(0, self._filled(everyone.device))
+    def rows(self, x: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows of all ranks, by rank, each with integers that say what it is.
 
-    def rows_with_gradient(self, x: torch.Tensor) -> torch.Tensor:
-        """As `rows`; backward sums over the ranks what each rank's loss makes of them. Collective, both ways."""
-        return _GatherRows.apply(x, self)
+        Collective, forward and backward: each row's gradient is the sum of what all ranks' losses make of it.
 
-    def _filled(self, device: torch.device) -> torch.Tensor:
-        """Where the rows stand among the padded ones."""
+        Args:
+            x: [own rows, D] float32.
+            keys: [own rows, E] int64.
+
+        Returns:
+            [total, D] with gradient, and [total, E].
+        """
+        return _GatherRows.apply(x, keys, self)
+
+    def all_rows(self, x: torch.Tensor) -> torch.Tensor:
+        """[total, D]: the rows of all ranks, by rank, without gradient. Collective."""
         width = max(self.counts)
-        spans = [torch.arange(rank * width, rank * width + count) for rank, count in enumerate(self.counts)]
-        return torch.cat(spans).to(device, non_blocking=True)
+        padded = x.new_empty(width, *x.shape[1:])
+        padded[: len(x)] = x
+        everyone = x.new_empty(len(self.counts) * width, *x.shape[1:])
+        dist.all_gather_single(everyone, padded, group=self.group)
+        return torch.cat([of_rank[:count] for of_rank, count in zip(everyone.split(width), self.counts)])
 
 
 class _GatherRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, gathering: Gathering) -> torch.Tensor:
+    def forward(
+        ctx: Any, x: torch.Tensor, keys: torch.Tensor, gathering: Gathering
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.gathering = gathering
-        return gathering.rows(x)
+        # One collective for both: the bits of an integer travel as two floats, which nothing computes with.
+        packed = gathering.all_rows(torch.cat([x, keys.contiguous().view(torch.float32)], 1))
+        all_keys = packed[:, x.shape[1] :].contiguous().view(torch.int64)
+        ctx.mark_non_differentiable(all_keys)
+        return packed[:, : x.shape[1]], all_keys
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         gathering: Gathering = ctx.gathering
         gradient = gradients[0].contiguous()
         dist.all_reduce(gradient, group=gathering.group)
-        start = gathering.own_start
-        return gradient[start : start + gathering.counts[gathering.group.rank()]], None
+        return gradient[gathering.own], None, None

@@ -56,16 +56,15 @@ def contrastive(
     """
     if not gathering.total:
         return user_KD.sum() + item_KD.sum()  # zero, and the towers keep their place in the graph on every rank
-    item_QD = gathering.rows_with_gradient(item_KD)
-    # One collective for integers and floats: the float's bits travel as an integer.
-    packed_Q3 = gathering.rows(torch.cat([key_K2, log_q_K.view(torch.int32).long()[:, None]], 1))
-    key_Q2, log_q_Q = packed_Q3[:, :2], packed_Q3[:, 2].int().view(torch.float32)
+    log_q_bits_K1 = log_q_K.view(torch.int32).long()[:, None]
+    item_QD, key_Q3 = gathering.rows(item_KD, torch.cat([key_K2, log_q_bits_K1], 1))
+    log_q_Q = key_Q3[:, 2].int().view(torch.float32)
 
-    logits_KQ = user_KD @ item_QD.T / temperature - log_q_Q
-    own_K = torch.arange(gathering.own_start, gathering.own_start + len(user_KD), device=user_KD.device)
-    same_KQ = key_K2[:, :1] == key_Q2[:, 0]
+    logits_KQ = torch.addmm(-log_q_Q, user_KD, item_QD.T, alpha=1 / temperature)
+    own_K = torch.arange(gathering.own.start, gathering.own.stop, device=user_KD.device)
+    same_KQ = key_K2[:, :1] == key_Q3[:, 0]
     if mask_same_item:
-        same_KQ = same_KQ | (key_K2[:, 1:] == key_Q2[:, 1])
-    same_KQ = same_KQ.scatter(1, own_K[:, None], False)
-    loss = F.cross_entropy(logits_KQ.masked_fill(same_KQ, float("-inf")), own_K, reduction="sum")
+        same_KQ = same_KQ | (key_K2[:, 1:] == key_Q3[:, 1])
+    same_KQ[:, gathering.own].fill_diagonal_(False)
+    loss = F.cross_entropy(logits_KQ.masked_fill_(same_KQ, float("-inf")), own_K, reduction="sum")
     return loss * (len(gathering.counts) / gathering.total)

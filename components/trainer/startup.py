@@ -1,7 +1,9 @@
 """What a rank does before it trains: software, device, the rendezvous, process groups, the watch on its launcher."""
 
 import datetime
+import logging
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +50,12 @@ def check_software(device: Literal["cpu", "cuda"]) -> None:
         raise VersionError(f"training.device is {device}, and fbgemm_gpu is the {variant} build")
     if device == "cuda" and not torch.cuda.is_available():
         raise VersionError("training.device is cuda, and torch finds no GPU")
+
+
+def quiet() -> None:
+    """Keep from the log what torch and TorchRec say of each other's deprecated names: nothing that a run can mend."""
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message="Please use DTensor instead", category=FutureWarning)
 
 
 @contextmanager

@@ -45,9 +45,7 @@ class RankingModel(nn.Module):
         """
         super().__init__()
         self.tables = tables
-        self.dense = DistributedDataParallel(
-            ranker, process_group=dense, broadcast_buffers=False, gradient_as_bucket_view=True
-        )
+        self.dense = DistributedDataParallel(ranker, process_group=dense, gradient_as_bucket_view=True)
         self._loss_group = loss
         self._contrastive = config.model.contrastive
         weights = torch.tensor([head.weight for head in config.data.heads])
