@@ -1,5 +1,6 @@
 """Which rank owns which rows of which table."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,10 +12,20 @@ from thaw.components.config.training import Sharding
 from thaw.components.trainer.torchrec_internals import (
     EmbeddingCollectionSharder,
     EmbeddingModuleShardingPlan,
+    EmbeddingShardingPlanner,
+    FixedPercentageStorageReservation,
+    HardwareConfig,
+    KernelConfig,
+    ParameterConstraints,
+    TopologyFactory,
+    TrainerConfig,
     construct_module_sharding_plan,
     row_wise,
     table_wise,
 )
+
+RESERVED_FOR_THE_DENSE_HALF = 0.25
+"""Share of a device's memory that the planner leaves to the dense half and its activations."""
 
 
 def plan_sharding(
@@ -51,19 +62,24 @@ def _ask_planner(
     group: dist.ProcessGroup,
     device: torch.device,
 ) -> EmbeddingModuleShardingPlan:
-    # Imported here: the planner is heavy to import, and a job whose tables are all pinned has no use for it.
-    from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
-
-    free = ["table_wise", "row_wise"]
+    hardware = HardwareConfig()
+    if device.type == "cuda":
+        hardware = HardwareConfig(hbm_cap_bytes=torch.cuda.get_device_properties(device).total_memory)
     planner = EmbeddingShardingPlanner(
-        topology=Topology(world_size=group.size(), compute_device=device.type),
+        topology=TopologyFactory.create_topology(
+            TrainerConfig(world_size=group.size(), local_world_size=int(os.environ["LOCAL_WORLD_SIZE"])),
+            hardware,
+            KernelConfig(compute_device=device.type),
+        ),
+        storage_reservation=FixedPercentageStorageReservation(RESERVED_FOR_THE_DENSE_HALF),
         constraints={
-            name: ParameterConstraints(sharding_types=free if kind == "auto" else [kind], compute_kernels=["fused"])
+            name: ParameterConstraints(
+                sharding_types=["table_wise", "row_wise"] if kind == "auto" else [kind], compute_kernels=["fused"]
+            )
             for name, kind in kinds.items()
         },
     )
-    plan = planner.collective_plan(collection, [sharder], group)
-    return plan.plan[""]
+    return planner.collective_plan(collection, [sharder], group).plan[""]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,9 @@ from torch.distributed.optim.apply_optimizer_in_backward import (
     _apply_optimizer_in_backward as apply_optimizer_in_backward,
 )
 from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import HardwareConfig, KernelConfig, TopologyFactory, TrainerConfig
 from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise, table_wise
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingEnv
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
@@ -17,11 +20,18 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 __all__ = [
     "EmbeddingCollectionSharder",
     "EmbeddingModuleShardingPlan",
+    "EmbeddingShardingPlanner",
+    "FixedPercentageStorageReservation",
+    "HardwareConfig",
+    "KernelConfig",
+    "ParameterConstraints",
     "RowWiseAdagrad",
     "Shard",
     "ShardedEmbeddingCollection",
     "ShardedTensor",
     "ShardingEnv",
+    "TopologyFactory",
+    "TrainerConfig",
     "WeightDecayMode",
     "apply_optimizer_in_backward",
     "construct_module_sharding_plan",
