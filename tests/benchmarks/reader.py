@@ -4,13 +4,12 @@
 
 Generates about 200k requests like the demo's (history up to 16, 8 candidates, 3 heads), then takes turns: pyarrow's
 dataset scan to record batches, and RequestLoader to RequestBatch, each over the whole log. The ratio is that of the
-two medians; the spread is printed with it, as other work on the machine shows in both.
+two medians. On a machine that does other work too, look at the ratio of CPU times and at the spread.
 """
 
 import argparse
 import datetime
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -81,11 +80,12 @@ def read(files: list[DataFile], config: RunConfig) -> int:
     return sum(batch.num_requests for batch in RequestLoader(config, files, 0, 1, 0))
 
 
-def seconds(run: Callable[[list[DataFile], RunConfig], int], files: list[DataFile], config: RunConfig) -> float:
-    start = time.perf_counter()
+def seconds(run: Callable[[list[DataFile], RunConfig], int], files: list[DataFile], config: RunConfig) -> np.ndarray:
+    """Wall and CPU time."""
+    start = np.array([time.perf_counter(), time.process_time()])
     num_rows = run(files, config)
     assert num_rows == sum(file.num_rows for file in files)
-    return time.perf_counter() - start
+    return np.array([time.perf_counter(), time.process_time()]) - start
 
 
 def main() -> None:
@@ -93,6 +93,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--requests-per-day", type=int, default=20_000)
     arguments.add_argument("--row-group-size", type=int, default=5_000)
+    arguments.add_argument("--shuffle-rows", type=int, default=65_536)
     arguments.add_argument("--rounds", type=int, default=15)
     options = arguments.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -102,17 +103,18 @@ def main() -> None:
         files = write_log(Path(folder), 10, options.requests_per_day, options.row_group_size)
         num_rows = sum(file.num_rows for file in files)
         for batch_size in (32, 4096):
-            config = load("demo", [f"training.global_batch_size={batch_size}"])
-            timings: dict[str, list[float]] = {"scan": [], "read": []}
-            for _ in range(options.rounds):
-                timings["scan"].append(seconds(scan, files, config))
-                timings["read"].append(seconds(read, files, config))
-            scanned, was_read = (statistics.median(timings[name]) for name in ("scan", "read"))
-            pairs = sorted(one / other for one, other in zip(timings["scan"], timings["read"]))
+            config = load(
+                "demo",
+                [f"training.global_batch_size={batch_size}", f"training.shuffle_rows={options.shuffle_rows}"],
+            )
+            rounds = np.array([[seconds(run, files, config) for run in (scan, read)] for _ in range(options.rounds)])
+            (scan_s, scan_cpu_s), (read_s, read_cpu_s) = np.median(rounds, axis=0)
+            each = rounds[:, 0, 0] / rounds[:, 1, 0]
             print(
-                f"batch {batch_size:5d}: scan {num_rows / scanned / 1e3:6.0f}k rows/s, "
-                f"reader {num_rows / was_read / 1e3:6.0f}k rows/s, ratio {scanned / was_read:.2f} "
-                f"(single rounds {pairs[0]:.2f} to {pairs[-1]:.2f}, {os.getloadavg()[0]:.1f} load average)"
+                f"batch {batch_size}: scan {num_rows / scan_s / 1e3:.0f}k rows/s, "
+                f"reader {num_rows / read_s / 1e3:.0f}k rows/s, ratio of medians {scan_s / read_s:.2f}, "
+                f"of CPU time {scan_cpu_s / read_cpu_s:.2f}, "
+                f"of single rounds {each.min():.2f} to {each.max():.2f}; load average {os.getloadavg()[0]:.1f}"
             )
 
 

@@ -4,7 +4,7 @@ import ctypes
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -39,7 +39,7 @@ class Schema(Protocol):
         """The columns of a row group in their final form; refuses what the configuration does not allow."""
 
     def map_ids(self, columns: Columns, counts: Counts) -> Columns:
-        """The columns of a block, ids mapped to rows of their tables; counts what was not such a row."""
+        """The columns with ids mapped to rows of their tables; counts what was not such a row."""
 
 
 def read_group(schema: Schema, row_groups: RowGroups, index: int) -> Columns:
@@ -61,23 +61,26 @@ class BlockReader:
         self._row_groups = row_groups
         self._decoded: dict[int, Columns] = {}
 
-    def read(self, block: Block) -> tuple[Columns, Counts]:
-        """The rows used of a block, in the order of its pieces, and what became of their ids. No rows, no columns."""
+    def read(self, block: Block) -> tuple[list[Columns], Counts]:
+        """The rows used of a block, in the order of its pieces, and what became of their ids.
+
+        They come in parts that share memory with the decoded row groups: who brings them into the order of the batches
+        must copy them anyway.
+        """
         counts: Counts = Counter()
         if not len(block.order):
-            return {}, counts
+            return [], counts
         needed = {piece.row_group for piece in block.pieces}
         self._decoded = {index: columns for index, columns in self._decoded.items() if index in needed}
         for index in sorted(needed - self._decoded.keys()):
             self._decoded[index] = read_group(self._schema, self._row_groups, index)
-        parts = [(self._decoded[piece.row_group], piece) for piece in block.pieces]
-        columns = {
-            key: concatenate([decoded[key].slice(piece.start, piece.stop) for decoded, piece in parts])
-            for key in parts[0][0]
-        }
+        parts = [
+            {key: column.slice(piece.start, piece.stop) for key, column in self._decoded[piece.row_group].items()}
+            for piece in block.pieces
+        ]
         if block.used is not None:
-            columns = {key: column.take(block.used) for key, column in columns.items()}
-        return self._schema.map_ids(columns, counts), counts
+            parts = [{key: concatenate([part[key] for part in parts]).take(block.used) for key in parts[0]}]
+        return [self._schema.map_ids(part, counts) for part in parts], counts
 
 
 def read_blocks(
@@ -90,8 +93,8 @@ def read_blocks(
     num_workers: int,
     start_step: int,
     counts: Counts,
-) -> Iterator[tuple[Block, Columns]]:
-    """Each block from the one of start_step on: its layout for this rank, and its columns (none without rows).
+) -> Iterator[tuple[Block, list[Columns]]]:
+    """Each block from the one of start_step on: its layout for this rank, and its rows in parts (none without rows).
 
     Args:
         schema: What is read.
@@ -108,32 +111,28 @@ def read_blocks(
     if num_workers == 0:
         reader = BlockReader(schema, row_groups)
         for block in blocks:
-            columns, found = reader.read(block)
+            parts, found = reader.read(block)
             counts.update(found)
-            yield block, columns
+            yield block, parts
         return
     shares = iter(_worker_pool(_WorkerShare(schema, row_groups, order, rank, world_size, start_step), num_workers))
-    for block in blocks:
-        parts = []
-        for _ in range(num_workers):  # the pool goes round its workers, and their lanes follow one another
-            share = next(shares)
-            if isinstance(share, Exception):
-                raise share
-            columns, found = share
-            counts.update(found)
-            parts.append(columns)
-        yield block, _joined(parts)
-
-
-def _joined(parts: Sequence[Columns]) -> Columns:
-    parts = [columns for columns in parts if columns]
-    if len(parts) <= 1:
-        return parts[0] if parts else {}
-    return {key: concatenate([columns[key] for columns in parts]) for key in parts[0]}
+    try:
+        for block in blocks:
+            parts = []
+            for _ in range(num_workers):  # the pool goes round its workers, and their lanes follow one another
+                share = next(shares)
+                if isinstance(share, Exception):
+                    raise share
+                of_worker, found = share
+                counts.update(found)
+                parts += of_worker
+            yield block, parts
+    finally:
+        del shares  # ends the workers now, though the traceback of an error may hold this frame for longer
 
 
 class _WorkerShare(IterableDataset):
-    """In a worker: the columns of its lanes, one item a block, or the error that ended the reading."""
+    """In a worker: what its lanes hold of each block, or the error that ended the reading."""
 
     def __init__(
         self, schema: Schema, row_groups: RowGroups, order: EpochOrder, rank: int, world_size: int, start_step: int
@@ -143,7 +142,7 @@ class _WorkerShare(IterableDataset):
         self._place = (rank, world_size)
         self._start_step = start_step
 
-    def __iter__(self) -> Iterator[tuple[Columns, Counts] | Exception]:
+    def __iter__(self) -> Iterator[tuple[list[Columns], Counts] | Exception]:
         worker = get_worker_info()
         assert worker is not None
         lanes = self._order.lanes(*self._place, worker.id, worker.num_workers)

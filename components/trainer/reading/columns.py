@@ -103,18 +103,18 @@ def concatenate(columns: Sequence[Column]) -> Column:
     return Column(values, np.concatenate([[0], np.cumsum(np.concatenate([c.lengths for c in columns]))]), nulls)
 
 
-def permute(lengths: torch.Tensor, values: torch.Tensor, order: torch.Tensor, total: int) -> torch.Tensor:
-    """The lists of a flat tensor in another order.
+def permute(lengths: torch.Tensor, values: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The lists of a flat tensor in another order: their lengths, their values.
 
     FBGEMM copies list by list, which is several times faster than indexing value by value.
 
     Args:
         lengths: Of each list.
         values: All lists, int64 or float32.
-        order: int32, which list comes at each place.
-        total: Number of values of the result.
+        order: int32, which list comes at each place; each comes once.
     """
-    return torch.ops.fbgemm.permute_1D_sparse_data(order, lengths, values, None, total)[1]
+    ordered_lengths, ordered, _ = torch.ops.fbgemm.permute_1D_sparse_data(order, lengths, values, None, len(values))
+    return ordered_lengths, ordered
 
 
 def describe(file: DataFile, column: str) -> str:

@@ -129,9 +129,9 @@ class PairLoader:
         blocks = read_blocks(
             self._schema, self._row_groups, self._order, start_step=self._start_step, counts=counts, **self._place
         )
-        for block, columns in blocks:
+        for block, parts in blocks:
             self.id_counts = by_feature(counts)
-            yield from _cut(block, columns)
+            yield from _cut(block, parts)
 
 
 @lru_cache(maxsize=2)  # an epoch has a loader of its own, over the same files
@@ -147,19 +147,20 @@ def count_pairs(data: Data, files: tuple[DataFile, ...], read_timeout_s: int) ->
     )
 
 
-def _cut(block: Block, columns: Columns) -> Iterator[PairBatch]:
+def _cut(block: Block, parts: Sequence[Columns]) -> Iterator[PairBatch]:
     """The batches of a block: slices of its rows in their final order."""
     num_steps = len(block.rows_per_step)
     rows = block.rows_per_step
     order = block.order
-    if columns:
-        kept = columns["kept"].values[order]
+    if parts:
+        user, item, kept = (np.concatenate([part[key].values for part in parts]) for key in ("user", "item", "kept"))
+        kept = kept[order]
         step = np.repeat(np.arange(num_steps), rows)[kept]
         order, rows = order[kept], np.bincount(step, minlength=num_steps)
         ids = np.empty(2 * len(order), np.int64)
         place = np.arange(len(order)) + np.concatenate([[0], np.cumsum(rows)])[step]  # of the pair's user
-        ids[place] = columns["user"].values[order]
-        ids[place + rows[step]] = columns["item"].values[order]
+        ids[place] = user[order]
+        ids[place + rows[step]] = item[order]
     else:
         ids = np.empty(0, np.int64)
     values = torch.from_numpy(ids).split_with_sizes((2 * rows).tolist())

@@ -76,7 +76,7 @@ class RequestSchema:
         return checked
 
     def map_ids(self, columns: Columns, counts: Counts) -> Columns:
-        """The block with rows of the tables in user, history and candidates."""
+        """The same rows with rows of the tables in user, history and candidates."""
         mapped = dict(columns)
         user, tables = columns["user"], self.data.tables
         as_read = user.values if user.nulls is None else np.where(user.nulls, MISSING_ID, user.values)

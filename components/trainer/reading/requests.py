@@ -1,5 +1,6 @@
 """Requests of the log as batches of jagged tensors."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -82,102 +83,111 @@ class RequestLoader:
         blocks = read_blocks(
             self._schema, self._row_groups, self._order, start_step=self._start_step, counts=counts, **self._place
         )
-        for block, columns in blocks:
+        for block, parts in blocks:
             self.id_counts = by_feature(counts)
-            yield from _cut(self._schema, block, columns)
+            yield from _cut(self._schema, block, parts)
 
 
-def _cut(schema: RequestSchema, block: Block, columns: Columns) -> Iterator[RequestBatch]:
+def _cut(schema: RequestSchema, block: Block, parts: Sequence[Columns]) -> Iterator[RequestBatch]:
     """The batches of a block. All its rows are brought into their final order at once; a batch is a slice of that."""
-    if not columns:
+    if not parts:
         yield from (_padding(schema, block.first_step + place) for place in range(len(block.rows_per_step)))
         return
     order = torch.from_numpy(block.order.astype(np.int32))
     rows = block.rows_per_step.tolist()
-    lengths, ids, counts = _keyed(block, columns)
-    num_history, num_candidates = counts[:, 1].tolist(), counts[:, 2].tolist()
+    lengths, ids, counts = _keyed(block, parts)
+    num_candidates = counts[:, 2].tolist()
 
-    def by_row(key: str) -> Sequence[torch.Tensor]:
-        return torch.from_numpy(columns[key].values[block.order]).split_with_sizes(rows)
+    def by_row(key: str) -> Iterator[torch.Tensor]:
+        values = np.concatenate([part[key].values for part in parts])
+        return _slices(torch.from_numpy(values[block.order]), rows)
 
-    def by_value(key: str, of: str, num_values: list[int]) -> Sequence[torch.Tensor]:
-        values, of_lengths = torch.from_numpy(columns[key].values), torch.from_numpy(columns[of].lengths)
-        return permute(of_lengths, values, order, len(values)).split_with_sizes(num_values)
+    def by_value(key: str, of: str, num_values: list[int], dtype: type = np.int64) -> Iterator[torch.Tensor]:
+        """Columns aligned with the values of another."""
+        values: np.ndarray = np.concatenate([part[key].values for part in parts], dtype=dtype, casting="unsafe")
+        width = values[0].size if len(values) else 1
+        of_lengths = torch.from_numpy(np.concatenate([part[of].lengths for part in parts]) * width)
+        _, ordered = permute(of_lengths, torch.from_numpy(values.reshape(-1)), order)
+        return _slices(ordered.view(values.shape), num_values)
 
-    def labels() -> Sequence[torch.Tensor]:
-        values = torch.from_numpy(columns["labels"].values).float()
-        of_lengths = torch.from_numpy(columns["candidates"].lengths) * values.shape[1]
-        return (
-            permute(of_lengths, values.view(-1), order, values.numel())
-            .view(values.shape)
-            .split_with_sizes(num_candidates)
-        )
+    def context(kind: str) -> dict[str, Iterator[torch.Tensor]]:
+        named = {feature.name: f"context/{feature.name}" for feature in schema.data.context if feature.kind == kind}
+        return {name: by_row(key) for name, key in named.items()}
 
-    def context(kind: str) -> dict[str, Sequence[torch.Tensor]]:
-        return {
-            feature.name: by_row(f"context/{feature.name}") for feature in schema.data.context if feature.kind == kind
-        }
-
-    history = {key: by_value(key, "history", num_history) for key in schema.aligned}
+    if "item_id" in parts[0]:
+        item_ids = by_value("item_id", "candidates", num_candidates)
+    else:  # the candidates are rows of the table as they are: each second slice of (user and history, candidates)
+        halves = np.stack([counts[:, 0] + counts[:, 1], counts[:, 2]], axis=1)
+        item_ids = itertools.islice(_slices(ids, halves.reshape(-1).tolist()), 1, None, 2)
+    history = {key: by_value(key, "history", counts[:, 1].tolist()) for key in schema.aligned}
     categorical, numeric = context("categorical"), context("numeric")
-    parts = zip(
+    steps = zip(
+        itertools.count(block.first_step),
         rows,
         num_candidates,
         by_row("request_id"),
         by_row("user_id"),
-        by_value("item_id" if "item_id" in columns else "candidates", "candidates", num_candidates),
-        ids.split_with_sizes(counts.sum(axis=1).tolist()),
-        lengths.split_with_sizes((3 * block.rows_per_step).tolist()),
+        item_ids,
+        _slices(ids, counts.sum(axis=1).tolist()),
+        _slices(lengths, (3 * block.rows_per_step).tolist()),
         counts.tolist(),
-        labels(),
+        by_value("labels", "candidates", num_candidates, np.float32),
     )
-    for place, (stride, num_rows, request_ids, user_ids, item_ids, values, of_values, per_key, of_heads) in enumerate(
-        parts
-    ):
-        if not stride:
-            yield _padding(schema, block.first_step + place)
-            continue
-        yield RequestBatch(
-            step=block.first_step + place,
+    for step, stride, num_rows, request_ids, user_ids, items, values, of_values, per_key, labels in steps:
+        aligned = {key: next(of_steps) for key, of_steps in history.items()}
+        batch = RequestBatch(
+            step=step,
             num_requests=stride,
             num_rows=num_rows,
             request_ids=request_ids,
             user_ids=user_ids,
-            item_ids=item_ids,
+            item_ids=items,
             ids=KeyedJaggedTensor(_KEYS, values, lengths=of_values, stride=stride, length_per_key=per_key),
-            labels=of_heads,
-            history_action=history["history_action"][place] if "history_action" in history else None,
-            history_age_s=history["history_age_s"][place] if "history_age_s" in history else None,
-            categorical={name: lists[place] for name, lists in categorical.items()},
-            numeric={name: lists[place] for name, lists in numeric.items()},
+            labels=labels,
+            history_action=aligned.get("history_action"),
+            history_age_s=aligned.get("history_age_s"),
+            categorical={name: next(of_steps) for name, of_steps in categorical.items()},
+            numeric={name: next(of_steps) for name, of_steps in numeric.items()},
         )
+        yield batch if stride else _padding(schema, step)
+
+
+def _slices(values: torch.Tensor, sizes: list[int]) -> Iterator[torch.Tensor]:
+    """Consecutive slices of a tensor, made by the hundred: cheaper than one by one; and thousands of living tensors
+    would have Python's garbage collector look through all its objects again and again."""
+    start = 0
+    for first in range(0, len(sizes), 100):
+        group = sizes[first : first + 100]
+        stop = start + sum(group)
+        yield from values[start:stop].split_with_sizes(group)
+        start = stop
 
 
 _KEYS = list(REQUEST_KEYS)
 
 
-def _keyed(block: Block, columns: Columns) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+def _keyed(block: Block, parts: Sequence[Columns]) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
     """Lengths and ids in the order of KeyedJaggedTensors: by step, in it by key, in it by row.
 
     Returns:
         Lengths [3 * rows], ids [values], and how many ids each step has of each key [steps, 3].
     """
-    num_rows = len(block.order)
-    steps = len(block.rows_per_step)
-    rows_before = np.concatenate([[0], np.cumsum(block.rows_per_step)])
-    step = np.repeat(np.arange(steps), block.rows_per_step)
-    place = np.arange(num_rows) + 2 * rows_before[step]  # of the row's user; history and candidates follow
+    num_rows, rows = len(block.order), block.rows_per_step
+    rows_before = np.concatenate([[0], np.cumsum(rows)])
+    rows_of_step = np.repeat(rows, rows)
+    place = np.arange(num_rows) + np.repeat(2 * rows_before[:-1], rows)  # of the user; history and candidates follow
     order = np.empty(3 * num_rows, np.int32)
     for key in range(3):
-        order[place + key * block.rows_per_step[step]] = block.order + key * num_rows
-    lengths = np.concatenate([columns[key].lengths for key in REQUEST_KEYS])
-    ids = np.concatenate([columns[key].values for key in REQUEST_KEYS])
-    ordered = lengths[order]
-    ids_before = np.concatenate([[0], np.cumsum(ordered)])
-    key_starts = 3 * rows_before[:-1, None] + np.arange(4) * block.rows_per_step[:, None]
+        order[place + key * rows_of_step] = block.order + key * num_rows
+    lengths, ids = permute(
+        torch.from_numpy(np.concatenate([part[key].lengths for key in REQUEST_KEYS for part in parts])),
+        torch.from_numpy(np.concatenate([part[key].values for key in REQUEST_KEYS for part in parts])),
+        torch.from_numpy(order),
+    )
+    ids_before = np.concatenate([[0], np.cumsum(lengths.numpy())])
+    key_starts = 3 * rows_before[:-1, None] + np.arange(4) * rows[:, None]
     counts = np.diff(ids_before[key_starts], axis=1)
-    ordered_ids = permute(torch.from_numpy(lengths), torch.from_numpy(ids), torch.from_numpy(order), len(ids))
-    return torch.from_numpy(ordered), ordered_ids, counts
+    return lengths, ids, counts
 
 
 def _padding(schema: RequestSchema, step: int) -> RequestBatch:
