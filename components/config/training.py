@@ -30,7 +30,9 @@ class Training(Section):
     """Reader processes of a rank; 0 reads in the rank itself."""
     num_lanes: int = Field(default=8, ge=1)
     """Into how many streams the window is cut. A rank reads a share of the lanes, so there must be at least as many
-    lanes as readers (ranks x workers). The order of the rows depends on this number, never on the number of ranks."""
+    lanes as readers (ranks x workers). The order of the rows depends on this number, never on the number of ranks.
+    Where it is a multiple of the readers and divides global_batch_size, all ranks get equal shares of each step. A
+    reader holds a decoded row group for each of its lanes."""
     shuffle_rows: int = Field(default=65536, ge=1)
     """Requests that are shuffled together, over all lanes; also what the readers hold in memory."""
     shuffle: bool = True
