@@ -132,7 +132,8 @@ def _cause(run_uri: str) -> str | None:
         if stage.failure is not None:
             failure = stage.failure
             lines = [f"{stage.stage} failed (attempt {stage.attempt}: {stage.uri})"]
-            lines += [f"  | {line}" for line in failure.last_lines]
+            if "\n" not in failure.message:  # else the message has them
+                lines += [f"  | {line}" for line in failure.last_lines]
             lines += [f"next: {failure.hint}"] if failure.hint else []
             where = f"{failure.replica}: " if failure.replica and failure.replica not in failure.message else ""
             return "\n".join([*lines, f"{where}{failure.message}"])

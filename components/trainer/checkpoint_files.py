@@ -9,6 +9,7 @@ Differs from torch's own FsspecWriter (torch 2.13, checkpoint/_fsspec_filesystem
 The format is torch's, and torch's own readers read it.
 """
 
+import io
 import queue
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -38,11 +39,17 @@ class _Store(FileSystemBase):
         # An error travels to the other ranks pickled; a StorageError can, those of the filesystems can't all.
         with reporting(join(self.uri, path.rpartition("/")[2]), "read" if mode == "rb" else "write"):
             stream = self.filesystem.open(path, mode)
+            if mode == "rb":
+                with stream:
+                    yield stream
+                return
+            remembering = _Remembering(stream)
             try:
-                yield stream
+                yield remembering
             except BaseException:
-                if mode != "rb":
-                    self._discard(stream, path)
+                self._discard(stream, path)
+                if remembering.error is not None:
+                    raise remembering.error from None
                 raise
             finally:
                 stream.close()
@@ -77,6 +84,33 @@ class _Store(FileSystemBase):
 
     def rm_file(self, path: Any) -> None:
         self.filesystem.rm_file(path)
+
+
+class _Remembering(io.RawIOBase):
+    """A stream that keeps the error of a write: torch's archive writer meets it, and raises one of its own instead."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.error: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        try:
+            return int(self._stream.write(data))
+        except OSError as error:
+            self.error = error
+            raise
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return int(self._stream.fileno())
 
 
 class StoreWriter(FileSystemWriter):
