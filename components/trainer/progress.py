@@ -29,7 +29,7 @@ class Progress:
             group: all ranks, for tensors of any device.
         """
         self._stage, self._num_steps, self._every_steps, self._group = stage, num_steps, every_steps, group
-        self._writer = _EventFiles(output_uri) if group.rank() == 0 else None
+        self._writer = EventFiles(output_uri) if group.rank() == 0 else None
         self._sums: torch.Tensor | None = None
         self._names: list[str] = []
         self._steps_since = 0
@@ -82,7 +82,7 @@ class Progress:
             )
 
 
-class _EventFiles:
+class EventFiles:
     """TensorBoard event files under an attempt; those of a remote one are written aside and uploaded in the end."""
 
     def __init__(self, output_uri: str) -> None:
