@@ -80,8 +80,6 @@ def test_an_exception_on_one_rank_ends_the_others_at_once_and_says_where_it_was(
     bad_uri = str(tmp_path / "bad.json")
     storage.write_json(bad_uri, {**spec, "window_uri": str(tmp_path / "lost.json")})
     ranks = [Rank(rank, port, name, tmp_path / f"{rank}.log") for rank, name in enumerate((uri, bad_uri))]
-        Rank(rank, port, name, tmp_path / f"{rank}.log") for rank, name in enumerate((uri, str(tmp_path / "bad.json")))
-    ]
     assert [rank.exit_code() for rank in ranks] == [1, 1]
     (cause,), (consequence,) = ranks[1].errors(), ranks[0].errors()
     assert cause["rank"] == 1
