@@ -4,6 +4,7 @@ import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
+
 from thaw.components.config.section import Section
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]

@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
+
 from thaw.components.config.data import Data
 from thaw.components.config.parse import parse_yaml
 from thaw.components.config.recipe import Backbone, Model, Recipe
@@ -54,8 +55,16 @@ class RunConfig(Section):
                         f"recipe.{name} is {value}, and training.device is cpu: FBGEMM's CPU kernel ignores it; "
                         f"set it to 0, or train on cuda"
                     )
-        if self.recipe.table_momentum and self.recipe.table_optimizer != "sgd":
-            raise ValueError("recipe.table_momentum is an option of table_optimizer sgd")
+        if self.recipe.table_momentum:
+            raise ValueError(
+                f"recipe.table_momentum is {self.recipe.table_momentum}: FBGEMM's fused SGD and row-wise Adagrad have "
+                f"none and ignore it; set it to 0"
+            )
+        if self.recipe.table_weight_decay and self.recipe.table_optimizer == "sgd":
+            raise ValueError(
+                f"recipe.table_weight_decay is {self.recipe.table_weight_decay}: FBGEMM's fused SGD ignores it; set it "
+                f"to 0, or take table_optimizer rowwise_adagrad"
+            )
         unknown = set(self.training.sharding) - set(self.data.tables)
         if unknown:
             raise ValueError(f"training.sharding names unknown tables {sorted(unknown)}")

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from pydantic import Field, model_validator
+
 from thaw.components.config.section import Section
 
 
@@ -93,8 +94,8 @@ class Recipe(Section):
     """Fused into the backward pass by FBGEMM."""
     table_lr: float = Field(default=0.03, gt=0)
     table_momentum: float = Field(default=0.0, ge=0, lt=1)
-    """CUDA only: the CPU kernel ignores it, so there it is an error."""
+    """No fused optimizer that is offered here has one, and each would ignore it: anything but 0 is an error."""
     table_weight_decay: float = Field(default=0.0, ge=0)
-    """CUDA only: the CPU kernel ignores it, so there it is an error."""
+    """L2, on the rows that a batch looks up. Row-wise Adagrad on CUDA alone; elsewhere it is an error."""
     dense_optimizer: Literal["adam", "sgd"] = "adam"
     dense_lr: float = Field(default=2e-3, gt=0)
