@@ -5,14 +5,14 @@ Shapes, besides those of reading/batches.py:
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torchrec import KeyedJaggedTensor
 
 from thaw.components.config import RunConfig
 from thaw.components.trainer.layers import age_bucket
-from thaw.components.trainer.reading import ItemContent, RequestBatch
+from thaw.components.trainer.reading import ItemContent, PairBatch, RequestBatch
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Preparation:
         age_M = batch.history_age_s
         return RankingBatch(
             source=batch,
-            ids=self._move_ids(batch.ids),
+            ids=_ids_on(self._device, batch.ids),
             labels=move(batch.labels),
             request_index=move(request_N),
             slot_index=move(slot_N),
@@ -159,7 +159,11 @@ class Preparation:
         # From pinned memory the copy runs beside the kernels of the step before.
         return tensor.pin_memory().to(self._device, non_blocking=True)
 
-    def _move_ids(self, ids: KeyedJaggedTensor) -> KeyedJaggedTensor:
-        if self._device.type == "cpu":
-            return ids
-        return ids.pin_memory().to(self._device, non_blocking=True)
+
+def pairs_on(device: torch.device, loader: Iterable[PairBatch]) -> Iterator[PairBatch]:
+    """The batches of a loader, their ids on a device."""
+    return (replace(batch, ids=_ids_on(device, batch.ids)) for batch in loader)
+
+
+def _ids_on(device: torch.device, ids: KeyedJaggedTensor) -> KeyedJaggedTensor:
+    return ids if device.type == "cpu" else ids.pin_memory().to(device, non_blocking=True)

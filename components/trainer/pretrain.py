@@ -10,6 +10,7 @@ from thaw.components.jobs import JobSpec
 from thaw.components.prepare_backbone.backbone import Backbone
 from thaw.components.select_window.window import Window
 from thaw.components.trainer.assembly import TOWER_FEATURES, build_tables, item_log_q, restore, total
+from thaw.components.trainer.batches import pairs_on
 from thaw.components.trainer.checksums import checksums
 from thaw.components.trainer.figures import Tally, check_steps
 from thaw.components.trainer.progress import Progress
@@ -37,19 +38,26 @@ def pretrain(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) -> 
     seen = {table: _engagements(config, window, table, ranks) for table in config.data.tables}
     model = TwoTowers(tables, item_log_q(seen["item"]).to(ranks.device), options.temperature, ranks.world)
 
-    files, steps_an_epoch = window.engagements, 0
-    progress: Progress | None = None
-    saver = Saver(spec, config, ranks, tensors)
-    tally = Tally()
-    for epoch in range(resumed["epoch"], options.num_epochs):
-        first_step = step = resumed["step"] if epoch == resumed["epoch"] else 0
-        loader = PairLoader(config, files, ranks.rank, ranks.world_size, epoch, start_step=first_step)
-        steps_an_epoch = loader.num_steps
-        num_steps = options.num_epochs * steps_an_epoch
-        progress = progress or Progress(
-            spec.stage, spec.output_uri, num_steps, config.training.log_every_steps, ranks.world
+    loaders = {
+        epoch: PairLoader(
+            config,
+            window.engagements,
+            ranks.rank,
+            ranks.world_size,
+            epoch,
+            start_step=resumed["step"] if epoch == resumed["epoch"] else 0,
         )
-        for batch in loader:
+        for epoch in range(resumed["epoch"], options.num_epochs)
+    }
+    steps_an_epoch = loaders[resumed["epoch"]].num_steps
+    num_steps = options.num_epochs * steps_an_epoch
+    progress = Progress(spec.stage, spec.output_uri, num_steps, config.training.log_every_steps, ranks.world)
+    saver = Saver(spec, config, ranks, tensors)
+
+    tally = Tally()
+    for epoch, loader in loaders.items():
+        first_step = step = resumed["step"] if epoch == resumed["epoch"] else 0
+        for batch in pairs_on(ranks.device, loader):
             loss = model(batch)
             loss.backward()
 
@@ -57,18 +65,17 @@ def pretrain(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) -> 
             tally.add(num_pairs=batch.num_pairs)
             global_step = epoch * steps_an_epoch + step
             progress.step(global_step, batch.num_pairs, loss, {})
-            saver.after_step(global_step, num_steps, epoch, step)
+            saver.after_step(global_step, num_steps, *divmod(global_step, steps_an_epoch))
         check_steps(f"pretraining epoch {epoch}", first_step, step, steps_an_epoch, loader.num_rows)
         tally.add_ids(loader.id_counts)
     figures = tally.figures(ranks)
-    assert progress is not None
     progress.close()
 
     set_lengths(tables, seen)
     saver.backbone(Backbone.of(config, window.engagement_days))
     return {
         **figures,
-        "num_steps": options.num_epochs * steps_an_epoch,
+        "num_steps": num_steps,
         "pairs_per_s": round(figures["num_pairs"] / figures["seconds"], 1),
         "loss_curve": progress.curve,
         "num_unseen_rows": {table: int((counts == 0).sum()) for table, counts in seen.items()},

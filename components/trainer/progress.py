@@ -95,6 +95,7 @@ class EventFiles:
         self._writer = EventFileWriter(str(self._folder))
 
     def add(self, step: int, scalars: dict[str, float]) -> None:
+        """Write the scalars of a step."""
         from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
         from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
 
@@ -102,6 +103,7 @@ class EventFiles:
         self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
     def close(self) -> None:
+        """Finish the file, and upload it where it was written aside."""
         self._writer.close()
         if self._aside is not None:
             storage.upload_tree(self._folder, self._uri)

@@ -35,8 +35,8 @@ class Saver:
         Args:
             global_step: steps that the job has made.
             num_steps: steps of the job.
-            epoch: whose steps are made.
-            step: the next step of that epoch.
+            epoch: of the next step.
+            step: the next step, within that epoch.
         """
         every = self._config.training.checkpoint_every_steps
         if every and global_step % every == 0 and global_step < num_steps:

@@ -168,15 +168,16 @@ def _shard(
             for spec in specs
         ],
     )
-    options: dict[str, object] = {"lr": optimizer.lr}
+    kernel_options = {}
     if optimizer.weight_decay:
         # Without a mode the kernel takes the number and does nothing with it.
-        options |= {"weight_decay": optimizer.weight_decay, "weight_decay_mode": WeightDecayMode.L2}
-    if optimizer.kind == "rowwise_adagrad":
-        apply_optimizer_in_backward(RowWiseAdagrad, collection.parameters(), options)
-    else:
-        apply_optimizer_in_backward(torch.optim.SGD, collection.parameters(), options)
-    sharder = EmbeddingCollectionSharder()
+        kernel_options["weight_decay_mode"] = WeightDecayMode.L2
+    apply_optimizer_in_backward(
+        RowWiseAdagrad if optimizer.kind == "rowwise_adagrad" else torch.optim.SGD,
+        collection.parameters(),
+        {"lr": optimizer.lr, "weight_decay": optimizer.weight_decay},
+    )
+    sharder = EmbeddingCollectionSharder(fused_params=kernel_options)
     plan = plan_sharding(collection, sharding, sharder, group, device)
     return sharder.shard(collection, plan, ShardingEnv.from_process_group(group), device)
 

@@ -45,6 +45,12 @@ def test_all_faults_are_named_at_once():
     assert len(str(fault.value).splitlines()) == 3
 
 
+@pytest.mark.parametrize("option", ["table_momentum=0.9", "table_weight_decay=0.1"])
+def test_table_options_that_no_kernel_of_fused_sgd_knows_are_refused_on_cuda_too(option):
+    with pytest.raises(ConfigError, match=f"recipe.{option.split('=')[0]} is .*FBGEMM's fused SGD"):
+        load("small", ["training.device=cuda", "recipe.table_optimizer=sgd", f"recipe.{option}"])
+
+
 @pytest.mark.parametrize("override", ["training", "=3", "name.first=x", "seed={"])
 def test_a_malformed_override_is_quoted(override):
     with pytest.raises(ConfigError, match="--set"):

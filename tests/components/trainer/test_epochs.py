@@ -20,6 +20,7 @@ from thaw.components.trainer.assembly import build_ranker
 from thaw.components.trainer.epoch import train_epoch
 from thaw.components.trainer.figures import check_steps
 from thaw.components.trainer.initial_rows import initial_rows
+from thaw.components.trainer.pretrain import pretrain
 from thaw.components.trainer.progress import EventFiles, Progress
 
 
@@ -91,6 +92,25 @@ def test_a_resumed_epoch_ends_as_the_unbroken_one_and_trains_each_row_once(tmp_p
     other = resumed.model_copy(update={"epoch": 4, "output_uri": str(tmp_path / "other")})
     with pytest.raises(AssertionError, match="step-2 is of epoch 3, and this job trains epoch 4"):
         run_world(1, train, config, window, [other])
+
+
+@pytest.mark.parametrize("step", [3, 4, 6])
+def test_resumed_pretraining_ends_as_the_unbroken_one(tmp_path: Path, step: int) -> None:
+    window = write_window(tmp_path)
+    config = make_config(tmp_path, "training.checkpoint_every_steps=1", "recipe.table_optimizer=rowwise_adagrad")
+    uri = str(tmp_path / "unbroken" / "checkpoints" / f"step-{step}")
+    specs = [
+        job(tmp_path, config, "pretrain", "unbroken"),
+        job(tmp_path, config, "pretrain", "resumed", resume_uri=uri),
+    ]
+    for whole, rest in run_world(2, pretrain_all, config, window, specs):
+        assert whole["num_steps"] == rest["num_steps"] == 8
+        assert rest["checksums_after"] == whole["checksums_after"]
+        assert rest["loss_curve"] == whole["loss_curve"][step:]
+
+
+def pretrain_all(ranks: Ranks, config: RunConfig, window: Window, specs: list[JobSpec]) -> list[dict[str, Any]]:
+    return [pretrain(spec, config, window, ranks) for spec in specs]
 
 
 MODELS: dict[str, dict[str, Any]] = {
