@@ -14,7 +14,7 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterCons
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import HardwareConfig, KernelConfig, TopologyFactory, TrainerConfig
 from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise, table_wise
-from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingEnv
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, LazyNoWait, ShardedModule, ShardingEnv
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 __all__ = [
@@ -24,10 +24,12 @@ __all__ = [
     "FixedPercentageStorageReservation",
     "HardwareConfig",
     "KernelConfig",
+    "LazyNoWait",
     "ParameterConstraints",
     "RowWiseAdagrad",
     "Shard",
     "ShardedEmbeddingCollection",
+    "ShardedModule",
     "ShardedTensor",
     "ShardingEnv",
     "TopologyFactory",
@@ -35,6 +37,13 @@ __all__ = [
     "WeightDecayMode",
     "apply_optimizer_in_backward",
     "construct_module_sharding_plan",
+    "features_by_table",
     "row_wise",
     "table_wise",
 ]
+
+
+def features_by_table(module: ShardedModule) -> dict[str, list[str]]:
+    """Names of the features that look rows up in each table of a sharded collection; empty for other modules."""
+    configs = getattr(module, "_embedding_bag_configs", None) or getattr(module, "_embedding_configs", ())
+    return {config.name: list(config.feature_names) for config in configs}

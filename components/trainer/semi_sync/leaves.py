@@ -1,0 +1,153 @@
+"""The cut between the halves: what a lookup gives, detached, is a leaf of the dense half's graph.
+
+The dense backward pass ends at the leaves. Their gradients go to the chain, whose own backward pass begins at the
+roots: the same tensors, with the graph that leads back to the tables.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torchrec import JaggedTensor, KeyedTensor
+
+
+@dataclass
+class Gate:
+    """Whether the gradients of a cut have been taken. The leaves' hooks hold it, and nothing larger."""
+
+    is_shut: bool = False
+
+
+@dataclass
+class Cut:
+    """The output of one module for one batch, on both sides."""
+
+    output: KeyedTensor | dict[str, JaggedTensor]
+    """What the model gets; its values are the leaves."""
+    roots: list[torch.Tensor]
+    leaves: list[torch.Tensor]
+    gate: Gate
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All that the dense half reads."""
+        if isinstance(self.output, KeyedTensor):
+            return [self.output.values()]
+        parts = [(jt.values(), jt.weights_or_none(), jt.lengths_or_none(), jt.offsets_or_none()) for jt in _each(self)]
+        return [tensor for part in parts for tensor in part if tensor is not None]
+
+    def take(self) -> list[torch.Tensor | None]:
+        """The gradients that the leaves have by now; later ones are refused."""
+        gradients = [leaf.grad for leaf in self.leaves]
+        for leaf in self.leaves:
+            leaf.grad = None
+        self.gate.is_shut = True
+        return gradients
+
+    def backward(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Route the gradients to the tables, zeros where this rank has none. Collective: the graph communicates."""
+        full = [torch.zeros_like(root) if g is None else g for root, g in zip(self.roots, gradients, strict=True)]
+        torch.autograd.backward(self.roots, full)
+        self.roots = []
+
+    def spoiled(self, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        """int32, one number a column of all leaves: 1 where a gradient isn't finite."""
+        columns = [
+            torch.zeros(leaf.shape[1], dtype=torch.bool, device=leaf.device) if g is None else ~g.isfinite().all(dim=0)
+            for leaf, g in zip(self.leaves, gradients, strict=True)
+        ]
+        return torch.cat(columns).int()
+
+    def widths(self) -> list[tuple[str, int]]:
+        """The features that the columns of `spoiled` belong to, and how many each has."""
+        if isinstance(self.output, KeyedTensor):
+            return list(zip(self.output.keys(), self.output.length_per_key(), strict=True))
+        return list(zip(self.output, (leaf.shape[1] for leaf in self.leaves), strict=True))
+
+
+def feature_at(widths: list[tuple[str, int]], column: int) -> str:
+    """The feature of a column."""
+    for feature, width in widths:
+        if column < width:
+            return feature
+        column -= width
+    raise AssertionError(column)
+
+
+def cut(output: Any, name: str, is_trained: bool, on_gradient: Callable[[Gate], None]) -> Cut:
+    """Cut a module's output from its graph.
+
+    Args:
+        output: a KeyedTensor (pooled) or a dict of JaggedTensors (sequences).
+        name: the module's, for the error.
+        is_trained: whether its leaves want a gradient; otherwise the output is passed on as it is.
+        on_gradient: called when a backward pass has reached a leaf.
+
+    Raises:
+        TypeError: the output is of another kind.
+    """
+
+    gate = Gate()
+
+    def leaf_of(root: torch.Tensor) -> torch.Tensor:
+        leaf = root.detach().requires_grad_()
+        leaf.register_post_accumulate_grad_hook(lambda _: on_gradient(gate))
+        return leaf
+
+    if isinstance(output, KeyedTensor):
+        made = Cut(output, [], [], gate)
+        if is_trained:
+            made.roots = [output.values()]
+            made.leaves = [leaf_of(output.values())]
+            made.output = KeyedTensor(output.keys(), output.length_per_key(), made.leaves[0], output.key_dim())
+        return made
+    if isinstance(output, dict) and all(isinstance(value, JaggedTensor) for value in output.values()):
+        made = Cut(output, [], [], gate)
+        if is_trained:
+            made.roots = [jagged.values() for jagged in output.values()]
+            made.leaves = [leaf_of(root) for root in made.roots]
+            made.output = {
+                feature: JaggedTensor(
+                    leaf, jagged.weights_or_none(), jagged.lengths_or_none(), jagged.offsets_or_none()
+                )
+                for (feature, jagged), leaf in zip(output.items(), made.leaves)
+            }
+        return made
+    kind = f"a tuple of {len(output)}" if isinstance(output, tuple) else f"a {type(output).__name__}"
+    raise TypeError(
+        f"{name} gives {kind}; only a KeyedTensor or a dict of JaggedTensors can be cut from its graph. "
+        f"Leave this module out"
+    )
+
+
+def clip_norm(
+    parameters: Iterable[torch.Tensor], leaves: Iterable[torch.Tensor], max_norm: float, group: dist.ProcessGroup
+) -> torch.Tensor:
+    """Scale the gradients of both halves so that their joint 2-norm is at most `max_norm`; gives the norm before.
+
+    The dense gradients are the same on every rank, means over ranks; a leaf is of one rank alone, and the tables take
+    the mean over ranks too. So the norm is that of the gradient of the mean loss, and one factor serves all ranks.
+
+    Collective over `group`, which must not be the tables' own.
+    """
+    parameters, leaves = list(parameters), list(leaves)
+    dense = [p.grad for p in parameters if p.grad is not None]
+    sparse = [leaf.grad for leaf in leaves if leaf.grad is not None]
+    square = torch.zeros((), dtype=torch.float64, device=(parameters + leaves)[0].device)
+    for gradient in sparse:
+        square += gradient.double().square().sum()
+    square /= group.size() ** 2
+    dist.all_reduce(square, group=group)
+    for gradient in dense:
+        square += gradient.double().square().sum()
+    norm = square.sqrt()
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in dense + sparse:
+        gradient.mul_(factor)
+    return norm
+
+
+def _each(made: Cut) -> Iterable[JaggedTensor]:
+    assert isinstance(made.output, dict)
+    return made.output.values()

@@ -1,0 +1,212 @@
+"""The links of the chain: what is done with the tables, one module and batch at a time, in the order of submission."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torchrec import KeyedJaggedTensor
+
+from thaw.components.trainer.semi_sync.inputs import Path, tensors_of
+from thaw.components.trainer.semi_sync.leaves import Cut, Gate, cut, feature_at
+from thaw.components.trainer.semi_sync.measure import Figures
+from thaw.components.trainer.semi_sync.places import INPUT_DIST, LOOKUP, SPARSE_BACKWARD, Mark, Outcome, Place
+from thaw.components.trainer.torchrec_internals import ShardedModule
+
+DRAIN, LEAVE = -1, -2
+"""Where a rank goes after a step, if not on to the next of so many batches that it knows."""
+
+Gradients = list[torch.Tensor | None]
+
+
+@dataclass
+class Site:
+    """A sharded module whose forward has been replaced."""
+
+    name: str
+    module: ShardedModule
+    is_trained: bool
+    ahead: int
+    """Batches that its lookup runs ahead of the dense half; 0: it is looked up when it is called."""
+    get: Callable[[Any], KeyedJaggedTensor] | None = None
+    """From a batch to its input, where the caller said so."""
+    path: Path | None = None
+    """Where in a batch its input is, once the first batch has shown it."""
+
+    @property
+    def is_found(self) -> bool:
+        """Whether its input can be had from a batch."""
+        return self.get is not None or self.path is not None
+
+
+@dataclass
+class Flight:
+    """One module's way through one batch."""
+
+    site: Site
+    batch: int
+    ids: KeyedJaggedTensor
+    arrival: Mark
+    """When the batch was on the device."""
+    context: Any = None
+    request: Any = None
+    made: Cut | None = None
+    seen: int = 0
+    """Updates that had been made when the rows were read."""
+    outcome: Outcome[Cut] | None = None
+
+
+@dataclass
+class Ending:
+    """What the end of a step hands over to the chain."""
+
+    batch: int
+    """Whose step it is; -1 where that has ended before, and the ranks only tell where they go."""
+    door: int
+    """Batches that this rank knows beyond it, or `DRAIN`, or `LEAVE`."""
+    ready: Mark
+    """When the gradients were."""
+    taken: list[tuple[Flight, Gradients]] = field(default_factory=list)
+    """The trained modules' flights, with the gradients of their leaves."""
+    scale: torch.Tensor | None = None
+    """That of the loss."""
+    is_skipped: bool = False
+    """Whether the scaler skipped the step."""
+
+
+class Links:
+    """Owns the tables. Collective: the links of all ranks run in the same order."""
+
+    def __init__(
+        self, sites: Sequence[Site], group: dist.ProcessGroup, place: Place, figures: Figures, device: torch.device
+    ) -> None:
+        self._sites = [site for site in sites if site.is_trained]
+        self._group, self._place, self._figures, self._device = group, place, figures, device
+        self.num_updates = 0
+        self._alarms: list[tuple[int, Site, list[tuple[str, int]], torch.Tensor, Mark]] = []
+
+    def start(self, flight: Flight) -> None:
+        """Input dist, its first half: the ranks exchange how many ids they will send."""
+        with self._figures.row(INPUT_DIST, flight.batch):
+            self._place.after(flight.arrival)
+            self._place.lend(tensors_of(flight.ids), INPUT_DIST)
+            flight.context = flight.site.module.create_context()
+            flight.request = flight.site.module.input_dist(flight.context, flight.ids)
+
+    def look_up(self, flight: Flight, on_gradient: Callable[[Gate], None]) -> Cut:
+        """Input dist, its second half: the ids. Then lookup and output dist."""
+        site, module = flight.site, flight.site.module
+        with self._figures.row(INPUT_DIST, flight.batch):
+            arrived = flight.request.wait().wait()
+        with self._figures.row(LOOKUP, flight.batch), torch.set_grad_enabled(site.is_trained):
+            self._place.after(INPUT_DIST)
+            # Made on the row of the ids, read on this one by the lookup and again by its backward pass.
+            self._place.lend([arrived, flight.context], LOOKUP)
+            flight.seen = self.num_updates
+            output = module.compute_and_output_dist(flight.context, arrived).wait()
+            flight.made = cut(output, site.name, site.is_trained, on_gradient)
+        self._figures.exchanged(flight.batch, module, list(arrived), flight.made, self._group.size())
+        self._figures.count_rows(flight.batch, site.name, module, list(arrived))
+        flight.context = flight.request = None
+        return flight.made
+
+    def end(self, ending: Ending) -> None:
+        """Agree on where the ranks go; then sparse backward and update."""
+        if ending.batch < 0:
+            # The loop may have written into the tables since they were drained.
+            with self._place.on(LOOKUP):
+                self._place.after(ending.ready)
+        if not ending.taken:
+            self._agree(ending, [])
+            self.num_updates += ending.batch >= 0
+            return
+        with self._figures.row(SPARSE_BACKWARD, ending.batch):
+            self._place.after(ending.ready)
+            for _, gradients in ending.taken:
+                self._place.lend([g for g in gradients if g is not None], SPARSE_BACKWARD)
+            if ending.scale is not None:
+                ending.taken = [
+                    (flight, [None if g is None else g / ending.scale for g in gradients])
+                    for flight, gradients in ending.taken
+                ]
+            spoiled = [_made(flight).spoiled(gradients) for flight, gradients in ending.taken]
+            # A scaler has made the host wait for the device in this step already.
+            is_read_now = not self._place.host_reads_wait or ending.scale is not None
+            wanted = self._agree(ending, spoiled if is_read_now else [])
+            for (flight, gradients), columns, is_wanted in zip(ending.taken, spoiled, wanted, strict=True):
+                if not is_wanted:
+                    continue
+                if not is_read_now:
+                    gradients = self._blank_if_spoiled(flight, gradients, columns)
+                _made(flight).backward(gradients)
+                self._figures.updated(flight.batch, flight.site.module, _made(flight), self._group.size())
+        self.num_updates += 1
+
+    def check_alarms(self) -> None:
+        """Look at the gradients that were not finite, and so not used, when the host had no time to wait for them.
+
+        Raises:
+            FloatingPointError: there was one.
+        """
+        while self._alarms:
+            batch, site, widths, columns, mark = self._alarms.pop(0)
+            self._place.reach(mark)
+            if columns.any():
+                raise _not_finite(site.name, feature_at(widths, int(columns.argmax())), batch, "a rank")
+
+    def _agree(self, ending: Ending, spoiled: list[torch.Tensor]) -> list[bool]:
+        """Let the ranks tell what they are about to do; whether each trained module gets an update.
+
+        Raises:
+            RuntimeError: they are about to do different things.
+            FloatingPointError: a gradient isn't finite, on any rank, and there is no loss scale to blame.
+        """
+        num_sites = len(self._sites)
+        has_gradient = [any(g is not None for g in gradients) for _, gradients in ending.taken] or [False] * num_sites
+        bad_column = [1 + int(s.argmax()) if s.any() else 0 for s in spoiled] or [0] * num_sites
+        words = [ending.door, ending.batch, ending.is_skipped, *has_gradient, *bad_column]
+        with self._place.on(INPUT_DIST):  # on CUDA the tables' stream stands behind the dense backward pass
+            own = torch.tensor(words, dtype=torch.int64, device=self._device)
+            told = own.new_empty(self._group.size() * len(words))
+            dist.all_gather_single(told, own, group=self._group)
+            everyone = told.view(self._group.size(), len(words)).tolist()
+        for rank, (door, batch, *_) in enumerate(everyone):
+            if [door, batch] != words[:2]:
+                raise RuntimeError(
+                    f"the ranks part: rank {rank} {_spelled(door, batch)}, while rank {self._group.rank()} "
+                    f"{_spelled(ending.door, ending.batch)}"
+                )
+        for rank, row in enumerate(everyone):
+            for (flight, _), column in zip(ending.taken, row[3 + num_sites :]):
+                if column and ending.scale is None:
+                    feature = feature_at(_made(flight).widths(), column - 1)
+                    raise _not_finite(flight.site.name, feature, ending.batch, f"rank {rank}")
+        if any(row[2] or any(row[3 + num_sites :]) for row in everyone):
+            return [False] * num_sites
+        return [any(row[3 + index] for row in everyone) for index in range(num_sites)]
+
+    def _blank_if_spoiled(self, flight: Flight, gradients: Gradients, columns: torch.Tensor) -> Gradients:
+        """Zeros instead of gradients that aren't finite on some rank, without the host knowing yet."""
+        dist.all_reduce(columns, dist.ReduceOp.MAX, group=self._group)
+        is_spoiled = columns.any()
+        told = columns.to("cpu", non_blocking=True)
+        self._alarms.append((flight.batch, flight.site, _made(flight).widths(), told, self._place.mark()))
+        return [None if g is None else g.masked_fill(is_spoiled, 0.0) for g in gradients]
+
+
+def _made(flight: Flight) -> Cut:
+    assert flight.made is not None
+    return flight.made
+
+
+def _not_finite(module: str, feature: str, batch: int, where: str) -> FloatingPointError:
+    return FloatingPointError(
+        f"the gradient of feature {feature!r} of {module} is not finite on {where} in batch {batch}; no table was "
+        f"updated with it"
+    )
+
+
+def _spelled(door: int, batch: int) -> str:
+    goes = {DRAIN: "drains", LEAVE: "leaves the loop"}.get(door, f"knows {door} more batches")
+    return goes if batch < 0 else f"{goes} after batch {batch}"
