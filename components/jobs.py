@@ -2,6 +2,8 @@
 
 from typing import Any, Literal
 
+from pydantic import model_validator
+
 from thaw.components.config.recipe import Policy
 from thaw.components.config.section import Section
 
@@ -27,3 +29,11 @@ class JobSpec(Section):
     """Counted over the run's training stages from 0; with the seed it gives the order of the rows."""
     resume_uri: str | None = None
     """A checkpoint that an earlier attempt of the same stage left in mid-epoch."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "JobSpec":
+        if (self.kind == "train") != (self.policy is not None):
+            raise ValueError(f"job {self.job}: a policy belongs to kind train, and only there; kind is {self.kind}")
+        if self.kind == "score" and self.checkpoint_uri is None:
+            raise ValueError(f"job {self.job}: kind score needs a checkpoint_uri")
+        return self

@@ -65,6 +65,8 @@ class RunConfig(Section):
                 f"recipe.table_weight_decay is {self.recipe.table_weight_decay}: FBGEMM's fused SGD ignores it; set it "
                 f"to 0, or take table_optimizer rowwise_adagrad"
             )
+        if self.training.device == "cuda" and self.model.dim % 4:
+            raise ValueError(f"model.dim is {self.model.dim}: FBGEMM's CUDA kernels take multiples of 4 alone")
         unknown = set(self.training.sharding) - set(self.data.tables)
         if unknown:
             raise ValueError(f"training.sharding names unknown tables {sorted(unknown)}")

@@ -32,7 +32,7 @@ class Progress:
         self._writer = EventFiles(output_uri) if group.rank() == 0 else None
         self._sums: torch.Tensor | None = None
         self._names: list[str] = []
-        self._steps_since = 0
+        self._steps_since = self._requests_since = 0
         self._last_time = time.monotonic()
         self.curve: list[tuple[int, float]] = []
         """(step, mean loss of the steps since the last entry); the same on every rank."""
@@ -47,12 +47,13 @@ class Progress:
             parts: terms of the loss, likewise; the same names on every rank.
         """
         self._names = ["loss", *parts]
-        values = torch.stack([loss.detach(), *parts.values(), loss.new_tensor(num_requests)])
+        values = torch.stack([loss.detach(), *parts.values()])
         self._sums = values if self._sums is None else self._sums + values
         self._steps_since += 1
+        self._requests_since += num_requests
         if step % self._every_steps == 0 or step == self._num_steps:
-            self._tell(step, self._sums)
-            self._sums, self._steps_since = None, 0
+            self._tell(step, torch.cat([self._sums, self._sums.new_tensor([self._requests_since])]))
+            self._sums, self._steps_since, self._requests_since = None, 0, 0
 
     def close(self) -> None:
         """Finish the event files."""

@@ -51,6 +51,12 @@ def test_table_options_that_no_kernel_of_fused_sgd_knows_are_refused_on_cuda_too
         load("small", ["training.device=cuda", "recipe.table_optimizer=sgd", f"recipe.{option}"])
 
 
+def test_rows_of_a_width_that_the_cuda_kernels_do_not_take_are_refused():
+    with pytest.raises(ConfigError, match="model.dim is 6: FBGEMM's CUDA kernels take multiples of 4"):
+        load("small", ["training.device=cuda", "model.dim=6"])
+    assert load("small", ["model.dim=6"]).model.dim == 6
+
+
 @pytest.mark.parametrize("override", ["training", "=3", "name.first=x", "seed={"])
 def test_a_malformed_override_is_quoted(override):
     with pytest.raises(ConfigError, match="--set"):

@@ -101,6 +101,31 @@ def test_initial_rows_differ_by_seed_and_table_and_agree_across_blocks() -> None
     assert whole_table.std().item() == pytest.approx(0.5 / 2**0.5, rel=0.05)
 
 
+def spoil(ranks: Ranks) -> list[str]:
+    """Checksums of the item table as it is, and after changes that a sum over its values would not see."""
+    tables = build(ranks, PLACEMENTS["table-wise"])
+    found = []
+    for change in ("none", "one bit", "two rows swapped", "minus zero"):
+        for table, shard in tables.shards():
+            rows = shard.tensor
+            if table == "item":
+                rows.copy_(initial_rows(3, "item", 0, 9, 4))
+                rows[7, 2] = 0.0
+                if change == "one bit":
+                    rows.view(torch.int32)[8, 3] ^= 1
+                if change == "two rows swapped":
+                    rows[[0, 1]] = rows[[1, 0]]
+                if change == "minus zero":
+                    rows[7, 2] = -0.0
+        found.append(checksums(tables.tensors(), ranks.world)["table/item"])
+    return found
+
+
+def test_a_checksum_tells_any_two_tables_apart() -> None:
+    for found in run_world(2, spoil):
+        assert len(set(found)) == 4
+
+
 def freeze_then_thaw(ranks: Ranks, sharding: dict[str, str]) -> Any:
     frozen = build(ranks, sharding, frozen=("user", "item"))
     before, sums_before = whole(frozen, ranks), checksums(frozen.tensors(), ranks.world)
