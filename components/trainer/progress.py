@@ -1,5 +1,6 @@
 """How a run goes: lines for the log, event files for TensorBoard, the loss curve."""
 
+import math
 import tempfile
 import time
 from pathlib import Path
@@ -45,6 +46,9 @@ class Progress:
             num_requests: of this rank, in this step.
             loss: of this rank; the mean over ranks is that of the global batch.
             parts: terms of the loss, likewise; the same names on every rank.
+
+        Raises:
+            FloatingPointError: on every rank, if any rank's loss was no finite number since the last line.
         """
         self._names = ["loss", *parts]
         values = torch.stack([loss.detach(), *parts.values()])
@@ -70,6 +74,8 @@ class Progress:
             name: total / self._steps_since / self._group.size()
             for name, total in zip(self._names, totals, strict=True)
         }
+        if not math.isfinite(means["loss"]):
+            raise FloatingPointError(f"the loss is {means['loss']} at step {step}: lower recipe.dense_lr or table_lr")
         self.curve.append((step, means["loss"]))
         if self._writer is not None:
             self._writer.add(step, {**means, "requests_per_s": rate})

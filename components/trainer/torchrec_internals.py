@@ -3,6 +3,8 @@
 Read in torchrec 1.8.0 and torch 2.13.0. On a change of version, this file says what to read again.
 """
 
+from typing import Any
+
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed._shard.sharded_tensor.shard import Shard
@@ -45,5 +47,5 @@ __all__ = [
 
 def features_by_table(module: ShardedModule) -> dict[str, list[str]]:
     """Names of the features that look rows up in each table of a sharded collection; empty for other modules."""
-    configs = getattr(module, "_embedding_bag_configs", None) or getattr(module, "_embedding_configs", ())
+    configs: Any = getattr(module, "_embedding_bag_configs", None) or getattr(module, "_embedding_configs", ())
     return {config.name: list(config.feature_names) for config in configs}

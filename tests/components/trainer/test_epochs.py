@@ -187,6 +187,19 @@ def test_progress_is_told_as_means_over_steps_and_ranks(tmp_path: Path) -> None:
     assert [(scalar.step, scalar.value) for scalar in read.Scalars("bce")] == [(step, loss / 2) for step, loss in curve]
 
 
+def diverge(ranks: Ranks, output_uri: str) -> str:
+    progress = Progress("stage", output_uri, 2, 2, ranks.world)
+    progress.step(1, 1, torch.tensor(float("nan") if ranks.rank else 1.0), {})
+    with pytest.raises(FloatingPointError) as error:
+        progress.step(2, 1, torch.tensor(1.0), {})
+    return str(error.value)
+
+
+def test_a_loss_that_is_no_number_on_any_rank_ends_all_of_them(tmp_path: Path) -> None:
+    told = "the loss is nan at step 2: lower recipe.dense_lr or table_lr"
+    assert run_world(2, diverge, str(tmp_path)) == [told, told]
+
+
 def test_event_files_reach_a_remote_store(gcs_uri: str) -> None:
     files = EventFiles(f"{gcs_uri}/attempt")
     files.add(1, {"loss": 2.0})
