@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -302,18 +303,16 @@ def pooled(output: Any, size: int) -> dict[str, torch.Tensor]:
 
 
 @contextmanager
-def random_delays(module: Any, seed: int, longest_s: float = 0.004) -> Iterator[Callable[[], None]]:
-    """Let every link of the module, and every call of what is given, take a random time."""
-    import time
+def random_delays(module: Any, seed: int, chain_s: float, main_s: float) -> Iterator[Callable[[], None]]:
+    """Let every link of the module, and every call of what is given, take a random time up to so many seconds."""
+    draw_chain, draw_main = random.Random(seed), random.Random(seed + 1)
 
-    draw = random.Random(seed)
-
-    def pause() -> None:
-        time.sleep(draw.choice([0, 0, longest_s / 4, longest_s]) if longest_s else 0)
+    def pause(draw: random.Random, longest_s: float) -> None:
+        time.sleep(draw.choice([0, 0, longest_s / 4, longest_s]))
 
     def slowed(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            pause()
+            pause(draw_chain, chain_s)
             return method(*args, **kwargs)
 
         return call
@@ -321,6 +320,6 @@ def random_delays(module: Any, seed: int, longest_s: float = 0.004) -> Iterator[
     module.input_dist = slowed(module.input_dist)
     module.compute_and_output_dist = slowed(module.compute_and_output_dist)
     try:
-        yield pause
+        yield lambda: pause(draw_main, main_s)
     finally:
         del module.input_dist, module.compute_and_output_dist
