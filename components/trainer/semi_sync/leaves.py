@@ -75,20 +75,17 @@ def feature_at(widths: list[tuple[str, int]], column: int) -> str:
     raise AssertionError(column)
 
 
-def cut(output: Any, name: str, is_trained: bool, on_gradient: Callable[[Gate], None]) -> Cut:
+def cut(output: Any, is_trained: bool, on_gradient: Callable[[Gate], None]) -> Cut:
     """Cut a module's output from its graph.
 
     Args:
         output: a KeyedTensor (pooled) or a dict of JaggedTensors (sequences).
-        name: the module's, for the error.
         is_trained: whether its leaves want a gradient; otherwise the output is passed on as it is.
         on_gradient: called when a backward pass has reached a leaf.
-
-    Raises:
-        TypeError: the output is of another kind.
     """
-
     gate = Gate()
+    if not is_trained:
+        return Cut(output, [], [], gate)
 
     def leaf_of(root: torch.Tensor) -> torch.Tensor:
         leaf = root.detach().requires_grad_()
@@ -96,28 +93,33 @@ def cut(output: Any, name: str, is_trained: bool, on_gradient: Callable[[Gate], 
         return leaf
 
     if isinstance(output, KeyedTensor):
-        made = Cut(output, [], [], gate)
-        if is_trained:
-            made.roots = [output.values()]
-            made.leaves = [leaf_of(output.values())]
-            made.output = KeyedTensor(output.keys(), output.length_per_key(), made.leaves[0], output.key_dim())
-        return made
+        leaf = leaf_of(output.values())
+        pooled = KeyedTensor(output.keys(), output.length_per_key(), leaf, output.key_dim())
+        return Cut(pooled, [output.values()], [leaf], gate)
+    leaves = {feature: leaf_of(jagged.values()) for feature, jagged in output.items()}
+    sequences = {
+        feature: JaggedTensor(
+            leaves[feature], jagged.weights_or_none(), jagged.lengths_or_none(), jagged.offsets_or_none()
+        )
+        for feature, jagged in output.items()
+    }
+    return Cut(sequences, [jagged.values() for jagged in output.values()], list(leaves.values()), gate)
+
+
+def check_output(output: Any, name: str) -> None:
+    """Pass what can be cut from its graph.
+
+    Raises:
+        TypeError: something else than a KeyedTensor or a dict of JaggedTensors.
+    """
+    if isinstance(output, KeyedTensor):
+        return
     if isinstance(output, dict) and all(isinstance(value, JaggedTensor) for value in output.values()):
-        made = Cut(output, [], [], gate)
-        if is_trained:
-            made.roots = [jagged.values() for jagged in output.values()]
-            made.leaves = [leaf_of(root) for root in made.roots]
-            made.output = {
-                feature: JaggedTensor(
-                    leaf, jagged.weights_or_none(), jagged.lengths_or_none(), jagged.offsets_or_none()
-                )
-                for (feature, jagged), leaf in zip(output.items(), made.leaves)
-            }
-        return made
+        return
     kind = f"a tuple of {len(output)}" if isinstance(output, tuple) else f"a {type(output).__name__}"
     raise TypeError(
-        f"{name} gives {kind}; only a KeyedTensor or a dict of JaggedTensors can be cut from its graph. "
-        f"Leave this module out"
+        f"{name} gives {kind}; only a KeyedTensor or a dict of JaggedTensors can be cut from its graph. Leave "
+        f"this module out"
     )
 
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torchrec import KeyedJaggedTensor
 
 from thaw.components.trainer.semi_sync.inputs import Path, tensors_of
-from thaw.components.trainer.semi_sync.leaves import Cut, Gate, cut, feature_at
+from thaw.components.trainer.semi_sync.leaves import Cut, check_output, feature_at
 from thaw.components.trainer.semi_sync.measure import Figures
 from thaw.components.trainer.semi_sync.places import INPUT_DIST, LOOKUP, SPARSE_BACKWARD, Mark, Outcome, Place
 from thaw.components.trainer.torchrec_internals import ShardedModule
@@ -51,10 +51,13 @@ class Flight:
     """When the batch was on the device."""
     context: Any = None
     request: Any = None
+    output: Any = None
+    """Of the module, with the graph that leads back to the tables."""
     made: Cut | None = None
+    """The same once the dense half has it."""
     seen: int = 0
     """Updates that had been made when the rows were read."""
-    outcome: Outcome[Cut] | None = None
+    outcome: Outcome[None] | None = None
 
 
 @dataclass
@@ -94,7 +97,7 @@ class Links:
             flight.context = flight.site.module.create_context()
             flight.request = flight.site.module.input_dist(flight.context, flight.ids)
 
-    def look_up(self, flight: Flight, on_gradient: Callable[[Gate], None]) -> Cut:
+    def look_up(self, flight: Flight) -> None:
         """Input dist, its second half: the ids. Then lookup and output dist."""
         site, module = flight.site, flight.site.module
         with self._figures.row(INPUT_DIST, flight.batch):
@@ -104,12 +107,11 @@ class Links:
             # Made on the row of the ids, read on this one by the lookup and again by its backward pass.
             self._place.lend([arrived, flight.context], LOOKUP)
             flight.seen = self.num_updates
-            output = module.compute_and_output_dist(flight.context, arrived).wait()
-            flight.made = cut(output, site.name, site.is_trained, on_gradient)
-        self._figures.exchanged(flight.batch, module, list(arrived), flight.made, self._group.size())
+            flight.output = module.compute_and_output_dist(flight.context, arrived).wait()
+        check_output(flight.output, site.name)
+        self._figures.exchanged(flight.batch, module, list(arrived), flight.output, self._group.size())
         self._figures.count_rows(flight.batch, site.name, module, list(arrived))
         flight.context = flight.request = None
-        return flight.made
 
     def end(self, ending: Ending) -> None:
         """Agree on where the ranks go; then sparse backward and update."""
@@ -126,6 +128,7 @@ class Links:
             for _, gradients in ending.taken:
                 self._place.lend([g for g in gradients if g is not None], SPARSE_BACKWARD)
             if ending.scale is not None:
+                self._place.lend([ending.scale], SPARSE_BACKWARD)
                 ending.taken = [
                     (flight, [None if g is None else g / ending.scale for g in gradients])
                     for flight, gradients in ending.taken
@@ -140,7 +143,7 @@ class Links:
                 if not is_read_now:
                     gradients = self._blank_if_spoiled(flight, gradients, columns)
                 _made(flight).backward(gradients)
-                self._figures.updated(flight.batch, flight.site.module, _made(flight), self._group.size())
+                self._figures.updated(flight.batch, flight.site.module, _made(flight).output, self._group.size())
         self.num_updates += 1
 
     def check_alarms(self) -> None:

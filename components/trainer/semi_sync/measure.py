@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torchrec import KeyedJaggedTensor
 
-from thaw.components.trainer.semi_sync.leaves import Cut
 from thaw.components.trainer.semi_sync.places import DENSE, INPUT_DIST, LOOKUP, SPARSE_BACKWARD, WAIT, Mark, Place
 from thaw.components.trainer.torchrec_internals import features_by_table
 
@@ -114,7 +113,9 @@ class Figures:
             if batch < before and DENSE in (figures := self._open.pop(batch)).seconds:
                 self.done.append(figures)
 
-    def exchanged(self, batch: int, module: Any, arrived: list[KeyedJaggedTensor], made: Cut, world_size: int) -> None:
+    def exchanged(
+        self, batch: int, module: Any, arrived: list[KeyedJaggedTensor], output: Any, world_size: int
+    ) -> None:
         """Count the bytes of one module's lookup for a batch."""
         if batch < 0:
             return
@@ -124,17 +125,15 @@ class Figures:
             for tensor in (kjt.values(), kjt.lengths(), kjt.weights_or_none())
             if tensor is not None
         )
-        rows = _bytes_of_rows(module, made, world_size)
+        rows = _bytes_of_rows(module, output, world_size)
         counts = self.of(batch).num_bytes
         counts[INPUT_DIST] = counts.get(INPUT_DIST, 0) + ids
         counts[LOOKUP] = counts.get(LOOKUP, 0) + rows
-        if made.leaves:
-            counts.setdefault(SPARSE_BACKWARD, 0)
 
-    def updated(self, batch: int, module: Any, made: Cut, world_size: int) -> None:
+    def updated(self, batch: int, module: Any, output: Any, world_size: int) -> None:
         """Count the bytes of one module's gradient for a batch."""
         counts = self.of(batch).num_bytes
-        counts[SPARSE_BACKWARD] = counts.get(SPARSE_BACKWARD, 0) + _bytes_of_rows(module, made, world_size)
+        counts[SPARSE_BACKWARD] = counts.get(SPARSE_BACKWARD, 0) + _bytes_of_rows(module, output, world_size)
 
     def count_rows(self, batch: int, name: str, module: Any, arrived: list[KeyedJaggedTensor]) -> None:
         """Count the rows that a batch shares with the one before, on every so many batches."""
@@ -173,15 +172,15 @@ def summary(steps: list[StepFigures]) -> dict[str, Any]:
     }
 
 
-def _bytes_of_rows(module: Any, made: Cut, world_size: int) -> int:
-    if isinstance(made.output, dict):
-        return sum(jagged.values().numel() * jagged.values().element_size() for jagged in made.output.values())
+def _bytes_of_rows(module: Any, output: Any, world_size: int) -> int:
+    if isinstance(output, dict):
+        return sum(jagged.values().numel() * jagged.values().element_size() for jagged in output.values())
     plan = module.module_sharding_plan
     num_parts = {
         feature: world_size if "row_wise" in plan[table].sharding_type else 1
         for table, features in features_by_table(module).items()
         for feature in features
     }
-    values = made.output.values()
-    widths = zip(made.output.keys(), made.output.length_per_key(), strict=True)
+    values = output.values()
+    widths = zip(output.keys(), output.length_per_key(), strict=True)
     return sum(values.element_size() * len(values) * width * num_parts.get(name, 1) for name, width in widths)

@@ -35,7 +35,7 @@ import torch.distributed as dist
 from torchrec import KeyedJaggedTensor
 
 from thaw.components.trainer.semi_sync.inputs import follow, tensors_of
-from thaw.components.trainer.semi_sync.leaves import Cut, Gate
+from thaw.components.trainer.semi_sync.leaves import Cut, Gate, cut
 from thaw.components.trainer.semi_sync.links import DRAIN, LEAVE, Ending, Flight, Links, Site
 from thaw.components.trainer.semi_sync.measure import Figures
 from thaw.components.trainer.semi_sync.places import COPY, DENSE, WAIT, Mark, Place
@@ -183,9 +183,8 @@ class Schedule:
         self.drain()
         flight = Flight(Site(site.name, site.module, is_trained=False, ahead=0), -1, ids, self._place.mark())
         self._place.submit(partial(self._links.start, flight))
-        made = self._place.submit(partial(self._links.look_up, flight, self._reached)).result()
-        self._place.lend(made.tensors(), DENSE)
-        return made
+        self._look_up(flight)
+        return self._receive(flight)
 
     def cuts(self) -> list[Cut]:
         """Those of the present step."""
@@ -213,7 +212,7 @@ class Schedule:
             if step.begin is not None:
                 self._figures.add(DENSE, step.number, step.begin, ready)
             ending.batch, ending.scale, ending.is_skipped = step.number, step.scale, self._has_backed_off(step)
-            ending.taken = [(step.flights[name], cut.take()) for name, cut in self._cuts(step).items()]
+            ending.taken = [(step.flights[name], made.take()) for name, made in self._cuts(step).items()]
         self._has_stepped = False
         self._place.submit(partial(self._links.end, ending))
 
@@ -241,7 +240,7 @@ class Schedule:
 
     def _look_up(self, flight: Flight) -> None:
         if flight.outcome is None:
-            flight.outcome = self._place.submit(partial(self._links.look_up, flight, self._reached))
+            flight.outcome = self._place.submit(partial(self._links.look_up, flight))
 
     def _hand_out(self, step: Step) -> None:
         """dense forward and backward: B."""
@@ -258,12 +257,17 @@ class Schedule:
     def _receive(self, flight: Flight) -> Cut:
         assert flight.outcome is not None
         with self._figures.row(WAIT, flight.batch):
-            made = flight.outcome.result()
-        self._place.lend(made.tensors(), DENSE)
-        if flight.site.is_trained:
-            figures = self._figures.of(flight.batch)
-            figures.staleness = max(figures.staleness, self._num_ended - flight.seen)
-        return made
+            flight.outcome.result()
+        if flight.made is None:
+            # Here and not in the chain: on CUDA a leaf's gradient is accumulated on the stream that the leaf was made
+            # on, and every backward pass ends by waiting for that stream.
+            flight.made = cut(flight.output, flight.site.is_trained, self._reached)
+            flight.output = None
+            self._place.lend(flight.made.tensors(), DENSE)
+            if flight.site.is_trained:
+                figures = self._figures.of(flight.batch)
+                figures.staleness = max(figures.staleness, self._num_ended - flight.seen)
+        return flight.made
 
     def _cuts(self, step: Step) -> dict[str, Cut]:
         flights = {site.name: step.flights.get(site.name) for site in self._sites if site.is_trained}
