@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 import torch.distributed as dist
@@ -107,8 +107,24 @@ class PrefetchingForward:
         return clip_norm(parameters, self.leaves(), max_norm, group)
 
     def close(self) -> None:
-        """Finish what is under way, and give the modules their own forward back."""
-        self.schedule.close()
+        """Finish what is under way, and give the modules their own forward back. Collective.
+
+        Not after an exception, which the other ranks may know nothing of; `with` sees to that.
+        """
+        self.schedule.finish()
+        self._restore()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._restore()
+
+    def _restore(self) -> None:
+        self.schedule.stop()
         for site in self._sites:
             del site.module.forward
 

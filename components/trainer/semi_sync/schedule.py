@@ -100,8 +100,7 @@ class Schedule:
 
     def begin(self) -> int:
         """Begin an epoch, and give its number. What an earlier one left under way is finished first."""
-        self.leave(self._epoch)
-        self._place.settle()
+        self.finish()
         self._is_exhausted = False
         self._epoch += 1
         return self._epoch
@@ -158,11 +157,15 @@ class Schedule:
             for step in self._window:
                 step.flights.clear()
 
-    def close(self) -> None:
-        """Finish what is under way, and take no more."""
+    def finish(self) -> None:
+        """Leave the loop, and wait until every update has been made."""
         self.leave(self._epoch)
         self._place.settle()
         self._links.check_alarms()
+        self._figures.finish(before=self._num_drawn)
+
+    def stop(self) -> None:
+        """Take no more batches."""
         self._place.stop()
         if self._on_step is not None:
             self._on_step.remove()

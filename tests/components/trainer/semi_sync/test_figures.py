@@ -1,6 +1,7 @@
 """What the pipeline can't be built of, and what it says of itself."""
 
 import itertools
+import threading
 from typing import Any
 
 import pytest
@@ -110,3 +111,48 @@ def test_the_trace_has_the_rows_of_the_timeline_for_the_steps_asked_for(everyone
         begins = {(row, batch): begin for row, _, batch, begin, _ in reversed(trace)}
         assert begins["lookup and output dist", 3] < begins["sparse backward and update", 2]
         assert told["num_steps"] == 6 and told["max_staleness"] == 1 and 0 <= told["hidden_fraction"] <= 1
+
+
+@told
+def memory(stage: Stage) -> list[int]:
+    """At each batch, how many batches' rows are alive, with the garbage collector off."""
+    import gc
+    import weakref
+
+    stage.open("sequence")
+    alive: list[Any] = []
+    said = []
+    gc.collect()
+    gc.disable()
+    for batch in stage.over(stage.batches(6)):
+        stage.step(batch)
+        alive.append(weakref.ref(stage.forward.leaves()[0]))
+        said.append(sum(leaf() is not None for leaf in alive))
+    gc.enable()
+    return said
+
+
+def test_no_more_than_two_batches_keep_their_rows(everyone: list[Any]) -> None:
+    for said in everyone:
+        assert max(said["memory"]) <= 2  # the second one's gradients may be on their way to the tables
+
+
+@told
+def with_an_exception(stage: Stage) -> Any:
+    """An exception of the loop passes through `with`, which waits for nobody and gives the modules back."""
+    stage.open()
+    with error() as said, stage.forward:
+        for batch in stage.over(stage.batches(3)):
+            stage.step(batch)
+            raise KeyError("in the loop")
+    is_back = "forward" not in vars(stage.tables)
+    for thread in threading.enumerate():
+        if thread.name == "sparse chain":
+            thread.join()  # the next pipeline is to have the tables' group for itself
+    stage.open()
+    return said, is_back
+
+
+def test_an_exception_passes_through_the_pipeline_and_leaves_the_modules_as_they_were(everyone: list[Any]) -> None:
+    for said in everyone:
+        assert said["with_an_exception"] == (["KeyError: 'in the loop'"], True)

@@ -32,6 +32,9 @@ def freeze(groups: Groups) -> dict[str, Any]:
                     optimizer.step()
                     optimizer.zero_grad()
                     losses.append(loss.item())
+                    if len(losses) == 4:  # an evaluation between steps
+                        with torch.no_grad():
+                            losses.append(model(make_batch(50, groups.rank, 4)).item())
                 forward.close()
                 after = [*(rows for *_, rows in rows_here(still)), *slots_here(still)]
                 said[f"{kind} {are_all} {depth}"] = {
@@ -53,7 +56,7 @@ def test_frozen_tables_looked_up_ahead_are_those_looked_up_when_called_bit_for_b
                 when_called = said[f"{kind} {are_all} 0"]
                 for depth in (0, 1, 3):
                     ahead = said[f"{kind} {are_all} {depth}"]
-                    assert ahead["losses"] == when_called["losses"] and len(ahead["losses"]) == NUM_BATCHES
+                    assert ahead["losses"] == when_called["losses"] and len(ahead["losses"]) == NUM_BATCHES + 1
                     assert all(torch.equal(x, y) for x, y in zip(ahead["other"], when_called["other"], strict=True))
                     assert ahead["untouched"]
                     assert ahead["stale"] == ({0} if are_all else {0, 1})
