@@ -140,15 +140,15 @@ def test_no_more_than_two_batches_keep_their_rows(everyone: list[Any]) -> None:
 @told
 def with_an_exception(stage: Stage) -> Any:
     """An exception of the loop passes through `with`, which waits for nobody and gives the modules back."""
+    before = set(threading.enumerate())
     stage.open()
     with error() as said, stage.forward:
         for batch in stage.over(stage.batches(3)):
             stage.step(batch)
             raise KeyError("in the loop")
     is_back = "forward" not in vars(stage.tables)
-    for thread in threading.enumerate():
-        if thread.name == "sparse chain":
-            thread.join()  # the next pipeline is to have the tables' group for itself
+    for thread in set(threading.enumerate()) - before:
+        thread.join()  # the next pipeline is to have the tables' group for itself
     stage.open()
     return said, is_back
 
