@@ -183,6 +183,12 @@ class Schedule:
 
     def evaluate(self, site: Site, ids: KeyedJaggedTensor) -> Cut:
         """The model calls a module between steps: a lookup behind all updates."""
+        step = self.step
+        if step is not None and step.called and not step.has_ended and not self._is_over(step):
+            raise RuntimeError(
+                f"{site.name} was called again, or to evaluate, within the step of batch {step.number}; a batch calls "
+                f"each module once, and evaluations come before its forward or after the optimizer's step"
+            )
         self.drain()
         flight = Flight(Site(site.name, site.module, is_trained=False, ahead=0), -1, ids, self._place.mark())
         self._place.submit(partial(self._links.start, flight))
@@ -284,17 +290,16 @@ class Schedule:
             raise RuntimeError(
                 f"{', '.join(missing)} was not called for batch {step.number}; every batch needs all rows"
             )
-        if (
-            step.has_gradient
-            and self._optimizer is not None
-            and not self._has_stepped
-            and not self._has_backed_off(step)
-        ):
+        if step.has_gradient and not self._is_over(step):
             raise RuntimeError(
                 f"batch {step.number} had a backward pass and no optimizer step: gradients can't be accumulated over "
                 f"batches, as one batch's update of the tables is made while the next one runs. Give larger batches, "
                 f"or optimizer=None if the dense half has no parameters"
             )
+
+    def _is_over(self, step: Step) -> bool:
+        """Whether the dense half has made its step; without an optimizer, its forward is all that can be told."""
+        return self._optimizer is None or self._has_stepped or self._has_backed_off(step)
 
     def _has_backed_off(self, step: Step) -> bool:
         """Whether the scaler found infinities in this step: only then it lowers its scale."""

@@ -102,6 +102,29 @@ def called_twice(stage: Stage) -> list[str]:
 
 
 @told
+def evaluated_within_a_step(stage: Stage) -> list[str]:
+    stage.open()
+    with error() as said:
+        for batch in stage.over(stage.batches(2)):
+            loss = stage.model(batch)
+            with torch.no_grad():
+                stage.model(batch)
+            loss.backward()
+    return said
+
+
+@told
+def frozen_called_twice(stage: Stage) -> list[str]:
+    """A forward that looks up two inputs in a frozen module."""
+    stage.open(frozen=["sharded.tables"])
+    with error() as said:
+        for batch in stage.over(stage.batches(2)):
+            stage.tables(batch.kjt)
+            stage.tables(make_batch(9, stage.groups.rank).kjt)
+    return said
+
+
+@told
 def not_called(stage: Stage) -> list[str]:
     stage.open()
     with error() as said:
@@ -136,6 +159,12 @@ def test_a_module_called_twice_or_never_for_a_batch_is_refused_by_name(everyone:
     for said in everyone:
         assert "sharded.tables was called twice for batch 0" in said["called_twice"][0]
         assert "sharded.tables was not called for batch 1" in said["not_called"][0]
+        assert "was called again, or to evaluate, within the step of batch 0" in said["frozen_called_twice"][0]
+
+
+def test_an_evaluation_within_a_step_is_refused(everyone: list[Any]) -> None:
+    for said in everyone:
+        assert "was called again, or to evaluate, within the step of batch 0" in said["evaluated_within_a_step"][0]
 
 
 def test_a_module_called_to_train_outside_of_the_loop_is_refused_by_name(everyone: list[Any]) -> None:
