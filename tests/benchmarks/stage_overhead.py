@@ -96,10 +96,11 @@ def main() -> None:
             whole, steps = stage(run_uri, config, number)
             rows.append((empty_job(Path(name)), whole, steps))
     for empty, whole, steps in rows:
-        print(f"empty {empty:5.2f} s   stage {whole:5.2f} s, of which steps {steps:5.2f} s   fixed {whole - steps:5.2f} s")
-    fixed = statistics.median(whole - steps for _, whole, steps in rows)
+        fixed = whole - steps
+        print(f"empty {empty:5.2f} s   stage {whole:5.2f} s, of which steps {steps:5.2f} s   fixed {fixed:5.2f} s")
+    fixed_cost = statistics.median(whole - steps for _, whole, steps in rows)
     empty = statistics.median(row[0] for row in rows)
-    print(f"median: fixed cost {fixed:.2f} s, empty job {empty:.2f} s, difference {fixed - empty:.2f} s")
+    print(f"median: fixed cost {fixed_cost:.2f} s, empty job {empty:.2f} s, difference {fixed_cost - empty:.2f} s")
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
