@@ -38,6 +38,10 @@ class Training(Section):
     shuffle: bool = True
     sharding: dict[str, Sharding] = {}
     """Pins a table's sharding; others are placed by TorchRec's planner."""
+    staleness: Literal[0, 1] = 1
+    """Updates that the tables' rows lack when a batch reads them. 1 is the semi-synchronous pipeline: gradients of the
+    batch before and rows of the batch behind are exchanged beside the dense half. 0 is the synchronous loop. A frozen
+    epoch is never stale; there 1 only has the rows looked up ahead."""
     checkpoint_every_steps: int | None = Field(default=None, ge=1)
     """Checkpoints inside an epoch; None saves at its end alone."""
     log_every_steps: int = Field(default=20, ge=1)

@@ -10,7 +10,7 @@ Where a reader finds what:
     losses.py      what is minimized, the same on any number of ranks (collectives.py)
     batches.py     what the model needs of a batch beyond what was read
     reading/       Parquet to batches
-    semi_sync/     everything sparse beside the dense half, one batch stale
+    semi_sync/     everything sparse beside the dense half, one batch stale (overlap.py: the trainer's use of it)
     startup.py     versions, rendezvous, process groups, the watch on the launcher
     saving.py      when a job saves; checkpoint.py: tensors and progress on any fsspec store
     progress.py    lines, event files, loss curve; ledger.py: rows trained; figures.py: what a job reports

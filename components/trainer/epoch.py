@@ -10,9 +10,11 @@ from thaw.components.trainer.checksums import checksums
 from thaw.components.trainer.dense_state import dense_optimizer, dense_tensors
 from thaw.components.trainer.figures import Tally, check_steps
 from thaw.components.trainer.ledger import RowLedger
+from thaw.components.trainer.overlap import Overlap, prefetching
 from thaw.components.trainer.progress import Progress
 from thaw.components.trainer.reading import RequestLoader
 from thaw.components.trainer.saving import Saver
+from thaw.components.trainer.semi_sync import LookaheadLoader
 from thaw.components.trainer.startup import Ranks
 from thaw.components.trainer.task import RankingModel
 
@@ -38,8 +40,6 @@ def train_epoch(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) 
 
     loader = RequestLoader(config, window.training, ranks.rank, ranks.world_size, spec.epoch, start_step=first_step)
     prepare = build_preparation(config, window, ranks, with_pairs=True)
-    every_steps = config.training.log_every_steps
-    progress = Progress(spec.stage, spec.output_uri, loader.num_steps, every_steps, ranks.world)
     ledger = RowLedger(spec.output_uri, ranks.rank, first_step) if config.training.row_ledger else None
     saver = Saver(spec, config, ranks, tensors, ledger)
     before = checksums(tables.tensors(), ranks.world)
@@ -47,19 +47,25 @@ def train_epoch(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) 
     tally = Tally()
     step = first_step
     model.train()
-    for batch in prepare.over(loader):
-        loss = model(batch)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    with prefetching(config, tables, optimizer, ranks) as forward:
+        overlap = Overlap(forward, 0 if is_frozen else config.training.staleness)
+        every_steps = config.training.log_every_steps
+        progress = Progress(spec.stage, spec.output_uri, loader.num_steps, every_steps, ranks.world, overlap.recent)
+        for batch in LookaheadLoader(prepare.over(loader), forward):
+            loss = model(batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
-        read = batch.source
-        step = read.step + 1
-        tally.add(num_requests=read.num_requests, num_rows=read.num_rows)
-        if ledger is not None:
-            ledger.add(read.step, read.request_ids[: read.num_requests])
-        progress.step(step, read.num_requests, loss, model.parts)
-        saver.after_step(step, loader.num_steps, spec.epoch, step)
+            read = batch.source
+            step = read.step + 1
+            tally.add(num_requests=read.num_requests, num_rows=read.num_rows)
+            if ledger is not None:
+                ledger.add(read.step, read.request_ids[: read.num_requests])
+            progress.step(step, read.num_requests, loss, model.parts)
+            if saver.is_due(step, loader.num_steps):
+                forward.drain()
+                saver.checkpoint(step, spec.epoch, step)
     tally.add_ids(loader.id_counts)
     figures = tally.figures(ranks)
     progress.close()
@@ -76,6 +82,7 @@ def train_epoch(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) 
         "num_steps": loader.num_steps,
         "requests_per_s": round(figures["num_requests"] / figures["seconds"], 1),
         "loss_curve": progress.curve,
+        "pipeline": overlap.figures(ranks),
         "checksums_before": before,
         "checksums_after": after,
     }

@@ -13,9 +13,11 @@ from thaw.components.trainer.assembly import TOWER_FEATURES, build_tables, item_
 from thaw.components.trainer.batches import pairs_on
 from thaw.components.trainer.checksums import checksums
 from thaw.components.trainer.figures import Tally, check_steps
+from thaw.components.trainer.overlap import Overlap, prefetching
 from thaw.components.trainer.progress import Progress
 from thaw.components.trainer.reading import PairLoader, count_ids
 from thaw.components.trainer.saving import Saver
+from thaw.components.trainer.semi_sync import LookaheadLoader
 from thaw.components.trainer.startup import Ranks
 from thaw.components.trainer.tables import ShardedTables
 from thaw.components.trainer.task import TwoTowers
@@ -51,23 +53,28 @@ def pretrain(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) -> 
     }
     steps_an_epoch = loaders[resumed["epoch"]].num_steps
     num_steps = options.num_epochs * steps_an_epoch
-    progress = Progress(spec.stage, spec.output_uri, num_steps, config.training.log_every_steps, ranks.world)
     saver = Saver(spec, config, ranks, tensors)
 
     tally = Tally()
-    for epoch, loader in loaders.items():
-        first_step = step = resumed["step"] if epoch == resumed["epoch"] else 0
-        for batch in pairs_on(ranks.device, loader):
-            loss = model(batch)
-            loss.backward()
+    with prefetching(config, tables, None, ranks) as forward:
+        overlap = Overlap(forward, config.training.staleness)
+        every_steps = config.training.log_every_steps
+        progress = Progress(spec.stage, spec.output_uri, num_steps, every_steps, ranks.world, overlap.recent)
+        for epoch, loader in loaders.items():
+            first_step = step = resumed["step"] if epoch == resumed["epoch"] else 0
+            for batch in LookaheadLoader(pairs_on(ranks.device, loader), forward):
+                loss = model(batch)
+                loss.backward()
 
-            step = batch.step + 1
-            tally.add(num_pairs=batch.num_pairs)
-            global_step = epoch * steps_an_epoch + step
-            progress.step(global_step, batch.num_pairs, loss, {})
-            saver.after_step(global_step, num_steps, *divmod(global_step, steps_an_epoch))
-        check_steps(f"pretraining epoch {epoch}", first_step, step, steps_an_epoch, loader.num_rows)
-        tally.add_ids(loader.id_counts)
+                step = batch.step + 1
+                tally.add(num_pairs=batch.num_pairs)
+                global_step = epoch * steps_an_epoch + step
+                progress.step(global_step, batch.num_pairs, loss, {})
+                if saver.is_due(global_step, num_steps):
+                    forward.drain()
+                    saver.checkpoint(global_step, *divmod(global_step, steps_an_epoch))
+            check_steps(f"pretraining epoch {epoch}", first_step, step, steps_an_epoch, loader.num_rows)
+            tally.add_ids(loader.id_counts)
     figures = tally.figures(ranks)
     progress.close()
 
@@ -78,6 +85,7 @@ def pretrain(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) -> 
         "num_steps": num_steps,
         "pairs_per_s": round(figures["num_pairs"] / figures["seconds"], 1),
         "loss_curve": progress.curve,
+        "pipeline": overlap.figures(ranks),
         "num_unseen_rows": {table: int((counts == 0).sum()) for table, counts in seen.items()},
         "checksums_after": checksums(tables.tensors(), ranks.world),
     }

@@ -3,6 +3,7 @@
 import math
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -19,7 +20,15 @@ class Progress:
     Collective: every rank must report every step.
     """
 
-    def __init__(self, stage: str, output_uri: str, num_steps: int, every_steps: int, group: dist.ProcessGroup) -> None:
+    def __init__(
+        self,
+        stage: str,
+        output_uri: str,
+        num_steps: int,
+        every_steps: int,
+        group: dist.ProcessGroup,
+        measured: Callable[[], dict[str, float]] = dict,
+    ) -> None:
         """Begin.
 
         Args:
@@ -28,8 +37,10 @@ class Progress:
             num_steps: of the whole stage.
             every_steps: steps from one line to the next.
             group: all ranks, for tensors of any device.
+            measured: what this rank has measured since the last line, by its name in the event files.
         """
         self._stage, self._num_steps, self._every_steps, self._group = stage, num_steps, every_steps, group
+        self._measured = measured
         self._writer = EventFiles(output_uri) if group.rank() == 0 else None
         self._sums: torch.Tensor | None = None
         self._names: list[str] = []
@@ -77,8 +88,9 @@ class Progress:
         if not math.isfinite(means["loss"]):
             raise FloatingPointError(f"the loss is {means['loss']} at step {step}: lower recipe.dense_lr or table_lr")
         self.curve.append((step, means["loss"]))
+        measured = self._measured()
         if self._writer is not None:
-            self._writer.add(step, {**means, "requests_per_s": rate})
+            self._writer.add(step, {**means, "requests_per_s": rate, **measured})
             emit(
                 "progress",
                 stage=self._stage,

@@ -29,19 +29,26 @@ class Saver:
     ) -> None:
         self._spec, self._config, self._ranks, self._tensors, self._ledger = spec, config, ranks, tensors, ledger
 
-    def after_step(self, global_step: int, num_steps: int, epoch: int, step: int) -> None:
-        """Save if it is time; after the last step it is not, as the model follows.
+    def is_due(self, global_step: int, num_steps: int) -> bool:
+        """Whether a checkpoint follows this step; after the last one none does, as the model is saved.
 
         Args:
             global_step: steps that the job has made.
             num_steps: steps of the job.
+        """
+        every = self._config.training.checkpoint_every_steps
+        return every is not None and global_step % every == 0 and global_step < num_steps
+
+    def checkpoint(self, global_step: int, epoch: int, step: int) -> None:
+        """Save in mid-epoch, once every update has been made.
+
+        Args:
+            global_step: steps that the job has made.
             epoch: of the next step.
             step: the next step, within that epoch.
         """
-        every = self._config.training.checkpoint_every_steps
-        if every and global_step % every == 0 and global_step < num_steps:
-            folder = storage.join(self._spec.output_uri, "checkpoints")
-            self._save(checkpoint.step_uri(folder, global_step), self._tensors, {"epoch": epoch, "step": step})
+        folder = storage.join(self._spec.output_uri, "checkpoints")
+        self._save(checkpoint.step_uri(folder, global_step), self._tensors, {"epoch": epoch, "step": step})
 
     def model(self, epoch: int, step: int) -> None:
         """Save the whole model."""

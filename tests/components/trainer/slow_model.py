@@ -29,6 +29,9 @@ class SlowModel:
     dense: Params = field(default_factory=dict)
     log_q_weight: float = 1.0
     """Of the correction by log q; anything but 1 is another loss, for negative controls."""
+    staleness: int = 1
+    owed: list[Params] = field(default_factory=list)
+    """Updates that the tables lack, the oldest first."""
 
     def __post_init__(self) -> None:
         self.items = {row["item_id"]: row for row in read_rows(self.window.items)}
@@ -69,16 +72,26 @@ class SlowModel:
         return loss + model.contrastive.weight * pull / len(pairs)
 
     def step(self, requests: Sequence[Mapping[str, Any]], dense_lr: float, table_lr: float) -> float:
-        """One step of SGD; the loss before it."""
+        """One step of SGD; the loss before it. The tables lack the last `staleness` updates."""
         loss = self.loss(requests)
         loss.backward()
         with torch.no_grad():
-            for tensors, lr in ((self.tables, table_lr), (self.dense, dense_lr)):
-                for tensor in tensors.values():
-                    if tensor.grad is not None:
-                        tensor -= lr * tensor.grad
-                        tensor.grad = None
+            for tensor in self.dense.values():
+                if tensor.grad is not None:
+                    tensor -= dense_lr * tensor.grad
+                    tensor.grad = None
+        self.owed.append({name: table_lr * tensor.grad for name, tensor in self.tables.items()})
+        for tensor in self.tables.values():
+            tensor.grad = None
+        self.settle(self.staleness)
         return loss.item()
+
+    def settle(self, num_owed: int = 0) -> None:
+        """Make the updates that the tables still lack, but for the last ones."""
+        with torch.no_grad():
+            while len(self.owed) > num_owed:
+                for name, update in self.owed.pop(0).items():
+                    self.tables[name] -= update
 
     def scores(self, request: Mapping[str, Any]) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The summary of user and history, and each candidate's logits."""

@@ -109,7 +109,7 @@ def test_losses_rows_and_parameters_are_the_same_on_any_number_of_ranks(
             assert state.keys() == expected.keys()
             for name, tensor in state.items():
                 torch.testing.assert_close(
-                    tensor, expected[name], rtol=0, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
+                    tensor, expected[name], rtol=0, atol=4e-6, msg=lambda text, name=name: f"{name}: {text}"
                 )
 
 
@@ -119,19 +119,26 @@ def test_both_epochs_are_those_of_the_slow_model(
     backbone, frozen, cotrain, _ = worlds[2]
     requests = {row["request_id"]: row for row in read_rows(window.training)}
     rows = {name: backbone[1][f"table/{name}"].clone() for name in ("user", "item")}
-    for table_lr, log_q_weight, agrees in ((1.0, 1.0, True), (1.0, 0.0, False), (1.05, 1.0, False)):
+    for table_lr, log_q_weight, staleness, agrees in (
+        (1.0, 1.0, 1, True),
+        (1.0, 0.0, 1, False),
+        (1.05, 1.0, 1, False),
+        (1.0, 1.0, 0, False),
+        (1.0, 1.0, 2, False),
+    ):
         ranker = build_ranker(config, torch.device("cpu"))
         dense = {name: parameter.detach().clone() for name, parameter in ranker.named_parameters()}
-        slow = SlowModel(config, window, dict(rows), dense, log_q_weight)
+        slow = SlowModel(config, window, dict(rows), dense, log_q_weight, staleness)
         errors = []
         for (figures, _), stage, lr in ((frozen, "of-2-frozen", 0.0), (cotrain, "of-2-cotrain", table_lr)):
             steps = steps_of(folder, stage)
             for step, loss in figures["loss_curve"]:
                 batch = [requests[request_id] for request_id in steps[step - 1]]
                 errors.append(abs(slow.step(batch, dense_lr=0.1, table_lr=lr) - loss))
+            slow.settle()
         for kind, tensors in (("table", slow.tables), ("dense", slow.dense)):
             errors += [float((tensor - cotrain[1][f"{kind}/{name}"]).abs().max()) for name, tensor in tensors.items()]
-        assert (max(errors) < 2e-6) == agrees
+        assert (max(errors) < 4e-6) == agrees
         assert agrees or max(errors) > 1e-4
 
 
@@ -141,6 +148,14 @@ def test_the_frozen_epoch_trains_the_dense_half_alone(worlds: dict[int, list[tup
         for name in frozen:
             assert torch.equal(frozen[name], backbone[name]) == name.startswith("table/"), name
         assert all(not torch.equal(frozen[name], cotrain[name]) for name in ("table/user", "table/item"))
+
+
+def settle(tables: State, owed: list[State], num_owed: int) -> None:
+    """Make the updates that the tables still lack, but for the last ones."""
+    with torch.no_grad():
+        while len(owed) > num_owed:
+            for name, update in owed.pop(0).items():
+                tables[name] -= update
 
 
 def test_pretraining_is_that_of_the_slow_pairs(
@@ -159,6 +174,7 @@ def test_pretraining_is_that_of_the_slow_pairs(
             for name, rows in (("user", NUM_USERS), ("item", NUM_ITEMS))
         }
         losses = []
+        owed: list[State] = []
         for epoch in range(2):
             for batch in PairLoader(config, window.engagements, 0, 1, epoch):
                 users, items = batch.ids["user"].values().tolist(), batch.ids["item"].values().tolist()
@@ -175,10 +191,11 @@ def test_pretraining_is_that_of_the_slow_pairs(
                 loss = loss / len(users)
                 loss.backward()
                 losses.append(loss.item())
-                with torch.no_grad():
-                    for table in tables.values():
-                        table -= 0.05 * table.grad
-                        table.grad = None
+                owed.append({name: 0.05 * table.grad for name, table in tables.items()})
+                for table in tables.values():
+                    table.grad = None
+                settle(tables, owed, 1)
+            settle(tables, owed, 0)
         figures, state = worlds[2][0]
         error = max(abs(loss - found) for loss, (_, found) in zip(losses, figures["loss_curve"], strict=True))
         for name, table in tables.items():
