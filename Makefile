@@ -10,16 +10,25 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[0-9.]*\)",$$/\1/p' pyproject.toml)
 LOCK := uv pip compile --quiet --upgrade --no-header --annotation-style=line --python-version=3.11 --python-platform=linux pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format lock compile clean
+.PHONY: help run test test-slow test-cluster test-gpu lint format lock compile clean
 
 help:  ## list these verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/ready  ## the whole pipeline on this machine (PRESET=demo), ends with a report
 	$(BIN)/thaw run --preset $(PRESET)
 
 test: $(VENV)/ready  ## all tests that need neither a GPU, nor Docker, nor a cluster
 	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/ready  ## tests that take minutes, or fetch real data
+	$(BIN)/python -m pytest -m slow
+
+test-cluster: $(VENV)/ready  ## tests against the cluster of KUBECONFIG, which must have the PyTorchJob CRD
+	$(BIN)/python -m pytest -m cluster
+
+test-gpu: $(VENV)/ready  ## tests that need an NVIDIA GPU
+	$(BIN)/python -m pytest -m gpu
 
 lint: $(VENV)/ready  ## only checks: style, format, types, import contracts
 	$(BIN)/ruff check .

@@ -119,5 +119,7 @@ def _finish(command, *arguments):  # type: ignore[no-untyped-def]
     """Call the command; a fault of the input or of the run is one message on stderr and exit status 1."""
     try:
         command(*arguments)
+    except BrokenPipeError:
+        raise  # whoever read the output has heard enough; click ends without a word
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None

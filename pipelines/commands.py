@@ -36,7 +36,6 @@ def run_command(
     if date is None and config.data.window.date is None:
         raise ValueError("no date: give --date YYYY-MM-DD, or set data.window.date")
     date = str(parse_date(date, "--date") if date is not None else config.data.window.date)
-    check_versions(config.training.device)
     root = _absolute(root)
     run_id = run_id or f"{config.name}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
     console = _console()
@@ -45,6 +44,7 @@ def run_command(
 
         yaml.safe_dump_all(training_manifests(config, root, run_id), sys.stdout, sort_keys=False)
         return
+    check_versions(config.training.device)
     config = with_data(config, root, console)
     run_uri = runs.create_run(root, run_id, config, {"date": date, "backend": "local"})
     stages = ("select-window", "prepare-backbone", *runs.stage_names(config.recipe.policies), "evaluate")
@@ -88,7 +88,12 @@ def runs_command(root: str) -> None:
     from thaw.pipelines.results import report_uri
 
     table = Table("run", "began", "date", "state", "report", box=None, pad_edge=False)
-    statuses = [runs.run_status(uri) for uri in runs.list_runs(_absolute(root))]
+    statuses, damaged = [], []
+    for uri in runs.list_runs(_absolute(root)):
+        try:
+            statuses.append(runs.run_status(uri))
+        except (ValueError, OSError) as error:
+            damaged.append((uri.rpartition("/")[2], str(error).splitlines()[0]))
     for status in sorted(statuses, key=lambda status: status.record.created_at, reverse=True):
         record = status.record
         state: str = status.state
@@ -99,7 +104,9 @@ def runs_command(root: str) -> None:
         table.add_row(
             record.run_id, record.created_at, str(record.extra.get("date", "")), state, report_uri(status) or ""
         )
-    _console().print(table if statuses else f"no runs in {storage.join(root, 'runs')}")
+    for run_id, fault in damaged:
+        table.add_row(run_id, "", "", "damaged", fault)
+    _console().print(table if statuses or damaged else f"no runs in {storage.join(root, 'runs')}")
 
 
 def why_command(run_id: str, root: str) -> None:

@@ -14,7 +14,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 class Table(Section):
     """One ID embedding table. Ids are row numbers, 0 to num_rows - 1."""
 
-    num_rows: int = Field(ge=1)
+    num_rows: int = Field(ge=1, le=2**40)
     """Rows of the table."""
     out_of_range: Literal["error", "hash", "drop", "overflow"] = "error"
     """What becomes of an id that is no row number: a refusal with feature, id, day and file; `hash` maps *every* id of
@@ -143,7 +143,7 @@ class Data(Section):
     uri: str | None = None
     """Folder of the data set, any fsspec URI. None with `generate`: `<root>/data/<data set>`."""
     generate: Annotated[DemoData | MovieLensData, Field(discriminator="kind")] | None = None
-    day_key: str = "day"
+    day_key: str = Field(default="day", pattern=r"^[^/=]+$")
     """Partition key: day folders are named `<day_key>=YYYY-MM-DD`."""
     day_complete_marker: str | None = None
     """Name of a file (for instance _SUCCESS) without which a day counts as missing."""

@@ -36,7 +36,7 @@ class RunConfig(Section):
 
     name: str = Field(pattern=r"^[a-zA-Z][-_a-zA-Z0-9]*$", max_length=100)
     """Begins the run's id."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**31)
     """Of the initial weights, the shuffling and the generated data."""
     data: Data
     model: Model = Model()
@@ -48,24 +48,24 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "RunConfig":
-        if self.training.device == "cpu":
-            for name in ("table_momentum", "table_weight_decay"):
-                if value := getattr(self.recipe, name):
-                    raise ValueError(
-                        f"recipe.{name} is {value}, and training.device is cpu: FBGEMM's CPU kernel ignores it; "
-                        f"set it to 0, or train on cuda"
-                    )
-        if self.recipe.table_momentum:
+        recipe, device = self.recipe, self.training.device
+        # What the fused kernel of this device would take and do nothing with.
+        if recipe.table_momentum:
             raise ValueError(
-                f"recipe.table_momentum is {self.recipe.table_momentum}: FBGEMM's fused SGD and row-wise Adagrad have "
-                f"none and ignore it; set it to 0"
+                f"recipe.table_momentum is {recipe.table_momentum}: FBGEMM's fused SGD and row-wise Adagrad have none "
+                f"and ignore it, on cpu and on cuda; set it to 0"
             )
-        if self.recipe.table_weight_decay and self.recipe.table_optimizer == "sgd":
+        if recipe.table_weight_decay and device == "cpu":
             raise ValueError(
-                f"recipe.table_weight_decay is {self.recipe.table_weight_decay}: FBGEMM's fused SGD ignores it; set it "
+                f"recipe.table_weight_decay is {recipe.table_weight_decay}, and training.device is cpu: FBGEMM's CPU "
+                f"kernel ignores it; set it to 0, or train on cuda"
+            )
+        if recipe.table_weight_decay and recipe.table_optimizer == "sgd":
+            raise ValueError(
+                f"recipe.table_weight_decay is {recipe.table_weight_decay}: FBGEMM's fused SGD ignores it; set it "
                 f"to 0, or take table_optimizer rowwise_adagrad"
             )
-        if self.training.device == "cuda" and self.model.dim % 4:
+        if device == "cuda" and self.model.dim % 4:
             raise ValueError(f"model.dim is {self.model.dim}: FBGEMM's CUDA kernels take multiples of 4 alone")
         unknown = set(self.training.sharding) - set(self.data.tables)
         if unknown:

@@ -84,7 +84,7 @@ class Cluster(Section):
 
     image: str = DEFAULT_IMAGE
     """Image of every step and every replica."""
-    namespace: str = "default"
+    namespace: str = Field(default="default", pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)
     service_account: str | None = None
     cpu: Quantity | None = None
     """Of each replica: limit and request."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from thaw.components.evaluate.provenance import StageRecord
+from thaw.components.evaluate.provenance import StageRecord, TraceEvent
 from thaw.components.evaluate.result import CalibrationBin
 from thaw.components.select_window.window import Window
 
@@ -91,6 +91,33 @@ def loss_curve(stages: Sequence[StageRecord]) -> str:
         axes.xaxis.set_major_formatter("{x:,.0f}")
 
     return _svg("loss", (9.6, 3), draw, "Training loss over the steps of all epochs")
+
+
+def timeline(trace: Sequence[TraceEvent]) -> str:
+    """What ran when, row by row, each bar with the number of its batch.
+
+    Args:
+        trace: Of a few steps, one at least.
+    """
+    places = {event.row: event.where for event in trace}
+    rows = sorted(places, key=lambda row: min(event.begin_s for event in trace if event.row == row), reverse=True)
+    origin = min(event.begin_s for event in trace)
+
+    def draw(axes: "Axes") -> None:
+        for event in trace:
+            begin_ms, length_ms = 1e3 * (event.begin_s - origin), 1e3 * (event.end_s - event.begin_s)
+            height = rows.index(event.row)
+            axes.barh(
+                height, length_ms, left=begin_ms, height=0.7, color=ACCENT if event.batch % 2 else QUIET, alpha=0.75
+            )
+            axes.annotate(
+                str(event.batch), (begin_ms, height + 0.35), xytext=(1, 1), textcoords="offset points", size=6.5
+            )
+        axes.set_yticks(range(len(rows)), [f"{row}\n({places[row]})" for row in rows])
+        axes.grid(axis="y", visible=False)
+        axes.set(xlabel="ms", ylim=(-0.6, len(rows) - 0.2))
+
+    return _svg("timeline", (9.6, 0.7 + 0.5 * len(rows)), draw, "Timeline of a few steps of the pipeline")
 
 
 def window_days(window: Window) -> str:

@@ -34,6 +34,8 @@ def render_report(result: EvaluationResult, config: RunConfig, window: Window, p
         "days": _days,
     }
     trained = [stage for stage in provenance.stages if stage.losses]
+    overlapped = [stage for stage in provenance.stages if stage.pipeline]
+    traced = [stage for stage in overlapped if stage.pipeline and stage.pipeline.trace]
     template = resources.files("thaw.components.evaluate").joinpath(TEMPLATE).read_text()
     return environment.from_string(template).render(
         result=result,
@@ -53,6 +55,9 @@ def render_report(result: EvaluationResult, config: RunConfig, window: Window, p
             if head.calibration_bins
         },
         loss_plot=Markup(plots.loss_curve(trained)) if trained else None,
+        overlapped=overlapped,
+        traced_stage=traced[-1].name if traced else None,
+        timeline_plot=Markup(plots.timeline(traced[-1].pipeline.trace)) if traced and traced[-1].pipeline else None,
         window_plot=Markup(plots.window_days(window)),
     )
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from thaw.components import storage
 from thaw.components.config import RunConfig, from_parameter
 from thaw.components.evaluate.measure import measure
-from thaw.components.evaluate.provenance import Provenance, StageRecord
+from thaw.components.evaluate.provenance import PipelineRecord, Provenance, StageRecord, TraceEvent
 from thaw.components.evaluate.report import render_report
 from thaw.components.launcher.stage_job import run_stage_job
 from thaw.components.runs import Stage, StageManifest, check_same_config, read_manifest, stage, versions
@@ -88,4 +88,9 @@ def _record(manifest: StageManifest) -> StageRecord:
         policy=figures.get("policy"),
         num_rows=figures.get("num_rows"),
         losses=tuple((step, loss) for step, loss in figures["loss_curve"]) if "policy" in figures else (),
+        pipeline=_pipeline(**figures["pipeline"]) if "pipeline" in figures else None,
     )
+
+
+def _pipeline(trace: list[dict[str, Any]], **figures: Any) -> PipelineRecord:
+    return PipelineRecord(**figures, trace=tuple(TraceEvent(**event) for event in trace))

@@ -59,7 +59,8 @@ def run(manifest: Mapping[str, Any], log_uri: str, on_line: Callable[[str], None
     with ExitStack() as stack:
         port = stack.enter_context(_reserved_port(pytorchjob.given_master_port(manifest)))
         pods = pytorchjob.pods(manifest, MASTER_ADDR, port)
-        environments = _environments(pods)
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="thaw-", ignore_cleanup_errors=True)))
+        environments = _environments(pods, scratch)
         commands = [_found(pod.command, env["PATH"]) for pod, env in zip(pods, environments)]
         folder = stack.enter_context(_log_folder(log_uri))
         log_uris = {pod.replica: storage.join(log_uri, f"{pod.replica}.log") for pod in pods}
@@ -230,14 +231,16 @@ def _log_folder(log_uri: str) -> Iterator[Path]:
         storage.upload_tree(folder, log_uri)
 
 
-def _environments(pods: Sequence[pytorchjob.Pod]) -> list[dict[str, str]]:
-    """The whole environment of each pod's process: this one's, the pod's, and its share of the GPUs."""
+def _environments(pods: Sequence[pytorchjob.Pod], scratch: Path) -> list[dict[str, str]]:
+    """The whole environment of each pod's process: this one's, the pod's, its share of the GPUs, a /tmp of its own."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
     gpus = iter(_gpus(sum(pod.num_gpus for pod in pods)))
     environments = []
     for pod in pods:
         env = inherited | pod.env
         env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
+        env["TMPDIR"] = str(scratch / pod.replica)
+        (scratch / pod.replica).mkdir()
         if pod.num_gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(next(gpus) for _ in range(pod.num_gpus))
         environments.append(env)

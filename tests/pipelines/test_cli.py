@@ -63,3 +63,17 @@ def test_a_dry_run_with_a_fetched_backbone_has_no_job_for_it(tmp_path):
 def test_a_root_without_runs_says_so(tmp_path):
     result = thaw("runs", "--root", str(tmp_path))
     assert result.exit_code == 0 and "no runs" in result.output
+
+
+def test_a_dry_run_needs_neither_the_gpu_nor_the_data_of_the_run(tmp_path):
+    result = thaw("run", "--preset", "production", "--date", "2026-03-01", "--dry-run", "--root", str(tmp_path))
+    jobs = list(yaml.safe_load_all(result.output))
+    assert {job["spec"]["nprocPerNode"] for job in jobs} == {"8"}
+
+
+def test_one_damaged_run_does_not_hide_the_others(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "run.json").write_text("{")
+    result = thaw("runs", "--root", str(tmp_path))
+    assert result.exit_code == 0 and result.output.count("damaged") == 2

@@ -10,16 +10,31 @@ from scored_log import Scored, write_predictions
 
 from thaw.components.evaluate.measure import measure
 from thaw.components.evaluate.plots import loss_curve
-from thaw.components.evaluate.provenance import Provenance, StageRecord
+from thaw.components.evaluate.provenance import PipelineRecord, Provenance, StageRecord, TraceEvent
 from thaw.components.evaluate.report import render_report
 from thaw.components.evaluate.summary import summary_table
 
+DENSE, LOOKUP = "dense forward and backward", "lookup and output dist"
+PIPELINE = PipelineRecord(
+    staleness=1,
+    ms_a_step={DENSE: 12.0, LOOKUP: 3.0, "sparse backward and update": 2.0, "wait": 0.5},
+    bytes_a_step={LOOKUP: 1_500_000, "sparse backward and update": 500_000},
+    hidden_fraction=0.9,
+    exposed_share_before=0.294,
+    exposed_share_after=0.04,
+    shared_rows_share=0.22,
+    trace=tuple(
+        TraceEvent(row, where, batch, begin_s=5 + batch * 0.02, end_s=5 + batch * 0.02 + 0.012)
+        for batch in (20, 21)
+        for row, where in ((LOOKUP, "chain thread"), (DENSE, "main thread"))
+    ),
+)
 RUN = Provenance(
     run_id="demo-1",
     stages=(
         StageRecord("select-window", 1.0),
         StageRecord("train-frozen", 62.0, "frozen", 750, tuple((step, 1 / step) for step in range(20, 2000, 20))),
-        StageRecord("train-cotrain", 71.0, "cotrain", 750, ((20, 0.4), (40, 0.39))),
+        StageRecord("train-cotrain", 71.0, "cotrain", 750, ((20, 0.4), (40, 0.39)), PIPELINE),
     ),
     versions={"torch": "2.13.0"},
 )
@@ -67,7 +82,7 @@ def test_ids_are_unique_over_all_plots_and_every_reference_finds_its_own(page: s
 
 def test_plots_take_their_colours_from_the_page(page: str) -> None:
     plots = "".join(re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL))
-    assert plots.count("<svg") == 4  # two heads, the loss, the window
+    assert plots.count("<svg") == 5  # two heads, the loss, the timeline, the window
     assert not re.search(r"#[0-9a-f]{6}", plots)
     assert "var(--accent)" in plots and "var(--ink)" in plots
 
@@ -118,3 +133,17 @@ def test_the_summary_has_a_line_a_head(scored: Scored) -> None:
     assert header.split()[:2] == ["head", "AUC"]
     assert [line.split()[0] for line in lines] == ["click", "hide"]
     assert f"{result.heads[0].model.auc:.4f}" in lines[0]
+
+
+def test_the_page_tells_what_the_pipeline_hid_and_draws_it_in_its_own_words(page: str) -> None:
+    text = Page(page).text
+    row = re.search(r"train-cotrain12\.05\.00\.590%29%4\.0%122%2\.00", re.sub(r"\s", "", text))
+    assert row, text
+    for word in (DENSE, LOOKUP, "chain thread", "20", "21"):
+        assert word in text
+
+
+def test_a_run_without_a_pipeline_has_no_word_of_it(scored: Scored) -> None:
+    result = measure(scored.config, scored.window, scored.predictions_uri)
+    plain = replace(RUN, stages=tuple(replace(stage, pipeline=None) for stage in RUN.stages))
+    assert "Sparse beside dense" not in render_report(result, scored.config, scored.window, plain)
