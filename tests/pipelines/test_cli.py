@@ -76,4 +76,4 @@ def test_one_damaged_run_does_not_hide_the_others(tmp_path):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "run.json").write_text("{")
     result = thaw("runs", "--root", str(tmp_path))
-    assert result.exit_code == 0 and result.output.count("damaged") == 2
+    assert result.exit_code == 0 and result.output.count(" damaged ") == 2
