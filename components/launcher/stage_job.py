@@ -10,6 +10,8 @@ from thaw.components.launcher.job import training_job
 from thaw.components.launcher.launch import launch
 from thaw.components.runs import Stage
 from thaw.components.runs.attempt import attempt_uri
+from thaw.components.select_window.pins import check_pins
+from thaw.components.select_window.window import read_window
 
 
 def run_stage_job(
@@ -28,8 +30,16 @@ def run_stage_job(
         The figures that rank 0 wrote.
 
     Raises:
+        ChangedFileError: a file that the job reads is not what was selected.
         JobFailed: the job did not succeed.
     """
+    window = read_window(current.input_uri("window", "window"))
+    reads = {
+        "pretrain": window.engagements,
+        "train": (*window.training, *window.items),
+        "score": (*window.training, *window.evaluation, *window.items, *window.truth),
+    }
+    check_pins(reads[kind])
     job = training_job(
         config,
         current.attempt.number,

@@ -9,7 +9,7 @@
 Nothing is ever replaced: another try is another attempt, and a reader trusts an attempt only with its manifest.
 """
 
-from thaw.components.runs.agreement import check_same_config
+from thaw.components.runs.agreement import check_same_config, check_same_plan
 from thaw.components.runs.attempt import (
     STAGES,
     Attempt,
@@ -45,6 +45,7 @@ __all__ = [
     "StageStatus",
     "begin_attempt",
     "check_same_config",
+    "check_same_plan",
     "commit",
     "committed_attempt",
     "create_run",

@@ -19,22 +19,40 @@ def check_same_config(saved: dict[str, Any], config: RunConfig) -> None:
     Raises:
         ValueError: naming every key that differs, with both values.
     """
-    before, now = _identity(saved), _identity(config.model_dump(mode="json"))
+    _refuse("the checkpoint was trained under another configuration", _identity(saved), _identity(config))
+
+
+def check_same_plan(saved: dict[str, Any], plan: dict[str, Any]) -> None:
+    """Refuses to go on in mid-epoch where a step's number would mean other rows, or another way to train them.
+
+    Args:
+        saved: The plan that was saved with the checkpoint.
+        plan: What this job would do.
+
+    Raises:
+        ValueError: naming every key that differs, with both values.
+    """
+    _refuse("the checkpoint is of an epoch that goes another way; start a new run", saved, plan)
+
+
+_ABSENT = object()
+
+
+def _refuse(what: str, saved: dict[str, Any], present: dict[str, Any]) -> None:
+    before, now = dict(_flat(saved)), dict(_flat(present))
     differences = [
         f"{key}: {before.get(key, 'absent')!r} in the checkpoint, {now.get(key, 'absent')!r} in this run"
         for key in sorted(before.keys() | now.keys())
         if before.get(key, _ABSENT) != now.get(key, _ABSENT)
     ]
     if differences:
-        raise ValueError("the checkpoint was trained under another configuration: " + "; ".join(differences))
+        raise ValueError(f"{what}: " + "; ".join(differences))
 
 
-_ABSENT = object()
-
-
-def _identity(document: dict[str, Any]) -> dict[str, Any]:
+def _identity(config: RunConfig | dict[str, Any]) -> dict[str, Any]:
+    document = config.model_dump(mode="json") if isinstance(config, RunConfig) else config
     data = {key: value for key, value in document.get("data", {}).items() if key != "window"}
-    return dict(_flat({"seed": document.get("seed"), "model": document.get("model"), "data": data}))
+    return {"seed": document.get("seed"), "model": document.get("model"), "data": data}
 
 
 def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:

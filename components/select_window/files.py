@@ -53,6 +53,9 @@ def pin(file: storage.FileInfo, day: datetime.date | None, columns: Mapping[str,
     missing = [f"{column!r} ({key})" for column, key in columns.items() if column not in found]
     if missing:
         raise BrokenFileError(f"{file.path}: no column {', '.join(missing)}; it has {', '.join(found)}")
+    twice = [f"{column!r} ({key})" for column, key in columns.items() if found.count(column) > 1]
+    if twice:
+        raise BrokenFileError(f"{file.path}: more than one column {', '.join(twice)}")
     rows = tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
     version = file.version or storage.content_version(file.path)
     return DataFile(uri=file.path, day=day, size=file.size, version=version, row_groups=rows)

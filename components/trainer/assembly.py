@@ -10,6 +10,7 @@ from thaw.components import storage
 from thaw.components.config import RunConfig
 from thaw.components.jobs import JobSpec
 from thaw.components.prepare_backbone.backbone import BACKBONE
+from thaw.components.runs import check_same_plan
 from thaw.components.select_window.window import Window
 from thaw.components.trainer import checkpoint
 from thaw.components.trainer.batches import Preparation
@@ -90,18 +91,34 @@ def item_log_q(counts: torch.Tensor) -> torch.Tensor:
 
 
 def restore(
-    spec: JobSpec, config: RunConfig, tensors: Mapping[str, torch.Tensor], ranks: Ranks
+    spec: JobSpec,
+    config: RunConfig,
+    tensors: Mapping[str, torch.Tensor],
+    ranks: Ranks,
+    plan: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """Fill the tensors in place from where the job is to go on. Collective.
 
     From a checkpoint that an earlier attempt left in mid-epoch, if there is one: everything. From a model: everything.
     From a backbone: the rows of the tables, so that their optimizer starts at zero.
 
+    Args:
+        spec: the job.
+        config: the run's document.
+        tensors: of the job, flat.
+        ranks: who load.
+        plan: what a step's number stands for in this job (`plan_of`); a checkpoint in mid-epoch must have the same.
+
+    Raises:
+        ValueError: on every rank, if the configuration or the plan disagrees.
+
     Returns:
         The progress of the checkpoint in mid-epoch; None where the job starts at its first step.
     """
     if spec.resume_uri is not None:
-        return checkpoint.load(spec.resume_uri, tensors, group=ranks.world, document=config)
+        progress = checkpoint.load(spec.resume_uri, tensors, group=ranks.world, document=config)
+        check_same_plan(progress["plan"], dict(plan or {}))
+        return progress
     if spec.checkpoint_uri is None:
         return None
     if storage.exists(storage.join(spec.checkpoint_uri, BACKBONE)):

@@ -13,7 +13,7 @@ from thaw.components.trainer.ledger import RowLedger
 from thaw.components.trainer.overlap import Overlap, prefetching
 from thaw.components.trainer.progress import Progress
 from thaw.components.trainer.reading import RequestLoader
-from thaw.components.trainer.saving import Saver
+from thaw.components.trainer.saving import Saver, plan_of
 from thaw.components.trainer.semi_sync import LookaheadLoader
 from thaw.components.trainer.startup import Ranks
 from thaw.components.trainer.task import RankingModel
@@ -32,7 +32,8 @@ def train_epoch(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) 
     ranker = build_ranker(config, ranks.device)
     optimizer = dense_optimizer(ranker, config.recipe)
     tensors = {**tables.tensors(), **dense_tensors(ranker, optimizer)}
-    resumed = restore(spec, config, tensors, ranks) or {"epoch": spec.epoch, "step": 0}
+    plan = plan_of(spec, config, window)
+    resumed = restore(spec, config, tensors, ranks, plan) or {"epoch": spec.epoch, "step": 0}
     if resumed["epoch"] != spec.epoch:
         raise RuntimeError(f"{spec.resume_uri} is of epoch {resumed['epoch']}, and this job trains epoch {spec.epoch}")
     first_step = resumed["step"]
@@ -41,16 +42,23 @@ def train_epoch(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) 
     loader = RequestLoader(config, window.training, ranks.rank, ranks.world_size, spec.epoch, start_step=first_step)
     prepare = build_preparation(config, window, ranks, with_pairs=True)
     ledger = RowLedger(spec.output_uri, ranks.rank, first_step) if config.training.row_ledger else None
-    saver = Saver(spec, config, ranks, tensors, ledger)
+    saver = Saver(spec, config, ranks, tensors, plan, ledger)
     before = checksums(tables.tensors(), ranks.world)
 
-    tally = Tally()
+    tally = Tally(ranks, resumed.get("counts"))
     step = first_step
     model.train()
     with prefetching(config, tables, optimizer, ranks) as forward:
         overlap = Overlap(forward, 0 if is_frozen else config.training.staleness)
-        every_steps = config.training.log_every_steps
-        progress = Progress(spec.stage, spec.output_uri, loader.num_steps, every_steps, ranks.world, overlap.recent)
+        progress = Progress(
+            spec.stage,
+            spec.output_uri,
+            loader.num_steps,
+            config.training.log_every_steps,
+            ranks.world,
+            overlap.recent,
+            resumed.get("loss_curve", ()),
+        )
         for batch in LookaheadLoader(prepare.over(loader), forward):
             loss = model(batch)
             loss.backward()
@@ -65,9 +73,9 @@ def train_epoch(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) 
             progress.step(step, read.num_requests, loss, model.parts)
             if saver.is_due(step, loader.num_steps):
                 forward.drain()
-                saver.checkpoint(step, spec.epoch, step)
+                saver.checkpoint(step, spec.epoch, step, tally.counts(), progress.curve)
     tally.add_ids(loader.id_counts)
-    figures = tally.figures(ranks)
+    figures = tally.figures()
     progress.close()
 
     check_steps(f"epoch {spec.epoch}", first_step, step, loader.num_steps, loader.num_rows)
@@ -80,7 +88,6 @@ def train_epoch(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) 
         **figures,
         "first_step": first_step,
         "num_steps": loader.num_steps,
-        "requests_per_s": round(figures["num_requests"] / figures["seconds"], 1),
         "loss_curve": progress.curve,
         "pipeline": overlap.figures(ranks),
         "checksums_before": before,

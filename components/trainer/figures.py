@@ -3,6 +3,7 @@
 import resource
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import torch.distributed as dist
@@ -13,9 +14,16 @@ from thaw.components.trainer.startup import Ranks
 class Tally:
     """Counts what this rank trained or scored, and adds the ranks up in the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Ranks, before: Mapping[str, int] | None = None) -> None:
+        """Begin.
+
+        Args:
+            ranks: who count.
+            before: what all ranks had counted when the job was interrupted.
+        """
         self._begun = time.monotonic()
-        self._counts: Counter[str] = Counter()
+        self._ranks = ranks
+        self._counts: Counter[str] = Counter(before if ranks.rank == 0 else None)
         self._id_counts: dict[str, Counter[str]] = {}
 
     def add(self, **counts: int) -> None:
@@ -27,9 +35,15 @@ class Tally:
         for feature, counts in id_counts.items():
             self._id_counts.setdefault(feature, Counter()).update(counts)
 
-    def figures(self, ranks: Ranks) -> dict[str, Any]:
+    def counts(self) -> dict[str, int]:
+        """Sums over ranks so far, without those of ids. Collective."""
+        everyone: list[Any] = [None] * self._ranks.world_size
+        dist.all_gather_object(everyone, self._counts, group=self._ranks.world)
+        return dict(sum(everyone, Counter()))
+
+    def figures(self) -> dict[str, Any]:
         """Sums over ranks, seconds since the start, and the peak memory of each rank. Collective."""
-        seconds = time.monotonic() - self._begun
+        ranks, seconds = self._ranks, time.monotonic() - self._begun
         own = (self._counts, self._id_counts, peak_rss_bytes())
         everyone: list[Any] = [None] * ranks.world_size
         dist.all_gather_object(everyone, own, group=ranks.world)

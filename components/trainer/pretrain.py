@@ -16,7 +16,7 @@ from thaw.components.trainer.figures import Tally, check_steps
 from thaw.components.trainer.overlap import Overlap, prefetching
 from thaw.components.trainer.progress import Progress
 from thaw.components.trainer.reading import PairLoader, count_ids
-from thaw.components.trainer.saving import Saver
+from thaw.components.trainer.saving import Saver, plan_of
 from thaw.components.trainer.semi_sync import LookaheadLoader
 from thaw.components.trainer.startup import Ranks
 from thaw.components.trainer.tables import ShardedTables
@@ -36,7 +36,8 @@ def pretrain(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) -> 
     assert options is not None
     tables = build_tables(config, ranks, TOWER_FEATURES, options.table_lr)
     tensors = dict(tables.tensors())
-    resumed = restore(spec, config, tensors, ranks) or {"epoch": 0, "step": 0}
+    plan = plan_of(spec, config, window)
+    resumed = restore(spec, config, tensors, ranks, plan) or {"epoch": 0, "step": 0}
     seen = {table: _engagements(config, window, table, ranks) for table in config.data.tables}
     model = TwoTowers(tables, item_log_q(seen["item"]).to(ranks.device), options.temperature, ranks.world)
 
@@ -53,13 +54,20 @@ def pretrain(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) -> 
     }
     steps_an_epoch = loaders[resumed["epoch"]].num_steps
     num_steps = options.num_epochs * steps_an_epoch
-    saver = Saver(spec, config, ranks, tensors)
+    saver = Saver(spec, config, ranks, tensors, plan)
 
-    tally = Tally()
+    tally = Tally(ranks, resumed.get("counts"))
     with prefetching(config, tables, None, ranks) as forward:
         overlap = Overlap(forward, config.training.staleness)
-        every_steps = config.training.log_every_steps
-        progress = Progress(spec.stage, spec.output_uri, num_steps, every_steps, ranks.world, overlap.recent)
+        progress = Progress(
+            spec.stage,
+            spec.output_uri,
+            num_steps,
+            config.training.log_every_steps,
+            ranks.world,
+            overlap.recent,
+            resumed.get("loss_curve", ()),
+        )
         for epoch, loader in loaders.items():
             first_step = step = resumed["step"] if epoch == resumed["epoch"] else 0
             for batch in LookaheadLoader(pairs_on(ranks.device, loader), forward):
@@ -72,10 +80,11 @@ def pretrain(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) -> 
                 progress.step(global_step, batch.num_pairs, loss, {})
                 if saver.is_due(global_step, num_steps):
                     forward.drain()
-                    saver.checkpoint(global_step, *divmod(global_step, steps_an_epoch))
+                    at = divmod(global_step, steps_an_epoch)
+                    saver.checkpoint(global_step, *at, tally.counts(), progress.curve)
             check_steps(f"pretraining epoch {epoch}", first_step, step, steps_an_epoch, loader.num_rows)
             tally.add_ids(loader.id_counts)
-    figures = tally.figures(ranks)
+    figures = tally.figures()
     progress.close()
 
     set_lengths(tables, seen)
@@ -83,7 +92,6 @@ def pretrain(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) -> 
     return {
         **figures,
         "num_steps": num_steps,
-        "pairs_per_s": round(figures["num_pairs"] / figures["seconds"], 1),
         "loss_curve": progress.curve,
         "pipeline": overlap.figures(ranks),
         "num_unseen_rows": {table: int((counts == 0).sum()) for table, counts in seen.items()},

@@ -3,7 +3,7 @@
 import math
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -28,6 +28,7 @@ class Progress:
         every_steps: int,
         group: dist.ProcessGroup,
         measured: Callable[[], dict[str, float]] = dict,
+        curve: Iterable[tuple[int, float]] = (),
     ) -> None:
         """Begin.
 
@@ -38,6 +39,7 @@ class Progress:
             every_steps: steps from one line to the next.
             group: all ranks, for tensors of any device.
             measured: what this rank has measured since the last line, by its name in the event files.
+            curve: of the steps that were made before the job was interrupted.
         """
         self._stage, self._num_steps, self._every_steps, self._group = stage, num_steps, every_steps, group
         self._measured = measured
@@ -46,7 +48,7 @@ class Progress:
         self._names: list[str] = []
         self._steps_since = self._requests_since = 0
         self._last_time = time.monotonic()
-        self.curve: list[tuple[int, float]] = []
+        self.curve = [(step, loss) for step, loss in curve]
         """(step, mean loss of the steps since the last entry); the same on every rank."""
 
     def step(self, step: int, num_requests: int, loss: torch.Tensor, parts: dict[str, torch.Tensor]) -> None:

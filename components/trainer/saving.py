@@ -1,6 +1,7 @@
 """When a job saves, and what."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -8,6 +9,7 @@ from thaw.components import storage
 from thaw.components.config import RunConfig
 from thaw.components.jobs import JobSpec
 from thaw.components.prepare_backbone.backbone import Backbone
+from thaw.components.select_window.window import Window
 from thaw.components.trainer import checkpoint
 from thaw.components.trainer.ledger import RowLedger
 from thaw.components.trainer.startup import Ranks
@@ -25,9 +27,11 @@ class Saver:
         config: RunConfig,
         ranks: Ranks,
         tensors: Mapping[str, torch.Tensor],
+        plan: Mapping[str, Any],
         ledger: RowLedger | None = None,
     ) -> None:
         self._spec, self._config, self._ranks, self._tensors, self._ledger = spec, config, ranks, tensors, ledger
+        self._plan = plan
 
     def is_due(self, global_step: int, num_steps: int) -> bool:
         """Whether a checkpoint follows this step; after the last one none does, as the model is saved.
@@ -39,16 +43,21 @@ class Saver:
         every = self._config.training.checkpoint_every_steps
         return every is not None and global_step % every == 0 and global_step < num_steps
 
-    def checkpoint(self, global_step: int, epoch: int, step: int) -> None:
+    def checkpoint(
+        self, global_step: int, epoch: int, step: int, counts: Mapping[str, int], curve: list[tuple[int, float]]
+    ) -> None:
         """Save in mid-epoch, once every update has been made.
 
         Args:
             global_step: steps that the job has made.
             epoch: of the next step.
             step: the next step, within that epoch.
+            counts: what all ranks have trained so far, by name.
+            curve: of the loss so far.
         """
         folder = storage.join(self._spec.output_uri, "checkpoints")
-        self._save(checkpoint.step_uri(folder, global_step), self._tensors, {"epoch": epoch, "step": step})
+        progress = {"epoch": epoch, "step": step, "counts": counts, "loss_curve": curve, "plan": self._plan}
+        self._save(checkpoint.step_uri(folder, global_step), self._tensors, progress)
 
     def model(self, epoch: int, step: int) -> None:
         """Save the whole model."""
@@ -66,7 +75,7 @@ class Saver:
         self,
         uri: str,
         tensors: Mapping[str, torch.Tensor],
-        progress: Mapping[str, int],
+        progress: Mapping[str, Any],
         backbone: Backbone | None = None,
     ) -> None:
         if self._ledger is not None:
@@ -74,6 +83,18 @@ class Saver:
         checkpoint.save(
             uri, tensors, document=self._config, progress=progress, group=self._ranks.world, backbone=backbone
         )
+
+
+def plan_of(spec: JobSpec, config: RunConfig, window: Window) -> dict[str, Any]:
+    """What a step's number stands for: which rows, in which order, trained how. The number of ranks is not in it."""
+    training = {"global_batch_size", "num_lanes", "shuffle", "shuffle_rows", "staleness"}
+    return {
+        "window": window.fingerprint,
+        "policy": spec.policy,
+        "training": config.training.model_dump(mode="json", include=training),
+        "recipe": config.recipe.model_dump(mode="json", exclude={"policies"}),
+        "pretrain": config.backbone.pretrain.model_dump(mode="json") if config.backbone.pretrain else None,
+    }
 
 
 def rows_alone(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -28,7 +28,7 @@ def score(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) -> dic
     prepare = build_preparation(config, window, ranks, with_pairs=False)
     heads = [head.name for head in config.data.heads]
 
-    tally = Tally()
+    tally = Tally(ranks)
     ranker.eval()
     for name, files, limit in (
         ("evaluation", window.evaluation, None),
@@ -55,7 +55,7 @@ def score(spec: JobSpec, config: RunConfig, window: Window, ranks: Ranks) -> dic
         tally.add_ids({f"{name}.{feature}": counts for feature, counts in loader.id_counts.items()})
         uri = storage.join(spec.output_uri, "predictions", name, f"part-{ranks.rank}.parquet")
         storage.write_bytes(uri, _parquet(scored, heads))
-    return tally.figures(ranks)
+    return tally.figures()
 
 
 def _parquet(scored: list[tuple[RequestBatch, torch.Tensor]], heads: list[str]) -> bytes:

@@ -74,7 +74,7 @@ class RowGroups:
         except (TimeoutError, fsspec.exceptions.FSTimeoutError) as error:
             raise ReadError(f"{file.uri}: no answer from the store within {self._read_timeout_s} s") from error
         except Exception as error:  # every filesystem of fsspec has exceptions of its own
-            raise ReadError(f"{file.uri}: cannot be read: {type(error).__name__}: {error}") from error
+            raise ReadError(f"{file.uri}: cannot be read: {type(error).__name__}: {str(error).strip()}") from error
 
     def _parquet(self, file: DataFile) -> tuple[pq.ParquetFile, frozenset[str]]:
         """The open file, and its columns."""

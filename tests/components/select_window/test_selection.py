@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from day_folders import COLUMNS, DATE, day_uri, parquet, write_days
 
@@ -309,3 +311,14 @@ def test_ten_files_without_a_column_are_named_and_the_others_counted(configure: 
     lines = str(fault.value).splitlines()
     assert len(lines) == 11 and lines[-1] == "and 1 more files"
     assert all("no column 'Segment' (data.context segment)" in line for line in lines[:-1])
+
+
+def test_a_column_that_stands_twice_is_named(configure: Configure, requests_uri: str) -> None:
+    twice = pa.table([pa.array(range(5))] * (len(COLUMNS) + 1), names=[*COLUMNS, "user_id"])
+    sink = pa.BufferOutputStream()
+    pq.write_table(twice, sink)
+    uri = storage.join(day_uri(requests_uri, -3), "part-1.parquet")
+    storage.write_bytes(uri, bytes(sink.getvalue()))
+    with pytest.raises(WindowError, match=r"more than one column 'user_id' \(data\.columns\.user_id\)") as fault:
+        select(configure(), DATE)
+    assert uri in str(fault.value)

@@ -84,14 +84,23 @@ def test_a_resumed_epoch_ends_as_the_unbroken_one_and_trains_each_row_once(tmp_p
     assert (whole["num_steps"], rest["num_steps"], rest["first_step"]) == (4, 4, 2)
     if world_size == 2:
         assert rest["checksums_after"] == whole["checksums_after"]
-        assert rest["loss_curve"] == whole["loss_curve"][2:]
-    for (step, loss), (same_step, same_loss) in zip(rest["loss_curve"], whole["loss_curve"][2:], strict=True):
+        assert rest["loss_curve"] == whole["loss_curve"]
+    for (step, loss), (same_step, same_loss) in zip(rest["loss_curve"], whole["loss_curve"], strict=True):
         assert (step, loss) == (same_step, pytest.approx(same_loss, abs=1e-5))
+    assert [rest[name] for name in ("num_requests", "num_rows")] == [
+        whole[name] for name in ("num_requests", "num_rows")
+    ]
     assert ledger(tmp_path, "resumed") == [row for row in ledger(tmp_path, "unbroken") if row[0] >= 2]
 
     other = resumed.model_copy(update={"epoch": 4, "output_uri": str(tmp_path / "other")})
     with pytest.raises(AssertionError, match="step-2 is of epoch 3, and this job trains epoch 4"):
         run_world(1, train, config, window, [other])
+    changed = window.model_copy(update={"fingerprint": "sha256:1"})
+    larger = make_config(tmp_path, "training.global_batch_size=8", "recipe.table_lr=0.5")
+    with pytest.raises(AssertionError, match="goes another way") as refusal:
+        run_world(1, train, larger, changed, [other.model_copy(update={"epoch": 3})])
+    for key in ("window: 'sha256:0'", "training.global_batch_size: 5", "recipe.table_lr: 1.0"):
+        assert key in str(refusal.value)
 
 
 @pytest.mark.parametrize("step", [3, 4, 6])
@@ -106,7 +115,8 @@ def test_resumed_pretraining_ends_as_the_unbroken_one(tmp_path: Path, step: int)
     for whole, rest in run_world(2, pretrain_all, config, window, specs):
         assert whole["num_steps"] == rest["num_steps"] == 8
         assert rest["checksums_after"] == whole["checksums_after"]
-        assert rest["loss_curve"] == whole["loss_curve"][step:]
+        assert rest["loss_curve"] == whole["loss_curve"]
+        assert rest["num_pairs"] == whole["num_pairs"]
 
 
 def pretrain_all(ranks: Ranks, config: RunConfig, window: Window, specs: list[JobSpec]) -> list[dict[str, Any]]:
