@@ -48,6 +48,8 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
         elif isinstance(part, JaggedTensor | KeyedJaggedTensor):
             parts = (part.values(), part.weights_or_none(), part.lengths_or_none(), part.offsets_or_none())
             yield from (tensor for tensor in parts if tensor is not None)
+            if isinstance(part, KeyedJaggedTensor) and (inverse := part.inverse_indices_or_none()) is not None:
+                yield inverse[1]
         elif isinstance(part, KeyedTensor):
             yield part.values()
 

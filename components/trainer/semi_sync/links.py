@@ -51,6 +51,12 @@ class Flight:
     """When the batch was on the device."""
     context: Any = None
     request: Any = None
+    is_dealt: bool = False
+    """Whether the exchange of its ids has been submitted."""
+    arrived: Any = None
+    """The ids of all ranks that name rows of this one."""
+    dealt: Mark | None = None
+    """When those were here."""
     output: Any = None
     """Of the module, with the graph that leads back to the tables."""
     made: Cut | None = None
@@ -76,6 +82,10 @@ class Ending:
     """That of the loss."""
     is_skipped: bool = False
     """Whether the scaler skipped the step."""
+    spoiled: list[torch.Tensor] = field(default_factory=list)
+    """Of each trained module, the columns of its leaves whose gradient isn't finite."""
+    wanted: list[bool] = field(default_factory=list)
+    """Of each trained module, whether the ranks agree on an update."""
 
 
 class Links:
@@ -91,40 +101,41 @@ class Links:
 
     def start(self, flight: Flight) -> None:
         """Input dist, its first half: the ranks exchange how many ids they will send."""
-        with self._figures.row(INPUT_DIST, flight.batch):
-            self._place.after(flight.arrival)
+        with self._figures.row(INPUT_DIST, flight.batch, after=flight.arrival):
             self._place.lend(tensors_of(flight.ids), INPUT_DIST)
             flight.context = flight.site.module.create_context()
             flight.request = flight.site.module.input_dist(flight.context, flight.ids)
 
-    def look_up(self, flight: Flight) -> None:
-        """Input dist, its second half: the ids. Then lookup and output dist."""
-        site, module = flight.site, flight.site.module
+    def deal(self, flight: Flight) -> None:
+        """Input dist, its second half: the ids. The host waits for them, as it splits them by feature."""
         with self._figures.row(INPUT_DIST, flight.batch):
-            arrived = flight.request.wait().wait()
-        with self._figures.row(LOOKUP, flight.batch), torch.set_grad_enabled(site.is_trained):
-            self._place.after(INPUT_DIST)
+            flight.arrived = flight.request.wait().wait()
+        with self._place.on(INPUT_DIST):
+            self._figures.count_rows(flight.batch, flight.site.name, flight.site.module, list(flight.arrived))
+            flight.dealt = self._place.mark()
+        flight.request = None
+
+    def look_up(self, flight: Flight) -> None:
+        """Lookup and output dist."""
+        site, module, arrived = flight.site, flight.site.module, flight.arrived
+        with (
+            self._figures.row(LOOKUP, flight.batch, after=flight.dealt),
+            torch.set_grad_enabled(site.is_trained),
+        ):
             # Made on the row of the ids, read on this one by the lookup and again by its backward pass.
             self._place.lend([arrived, flight.context], LOOKUP)
             flight.seen = self.num_updates
             flight.output = module.compute_and_output_dist(flight.context, arrived).wait()
-        check_output(flight.output, site.name)
-        self._figures.exchanged(flight.batch, module, list(arrived), flight.output, self._group.size())
-        self._figures.count_rows(flight.batch, site.name, module, list(arrived))
-        flight.context = flight.request = None
+            check_output(flight.output, site.name)
+            self._figures.exchanged(flight.batch, module, list(arrived), flight.output, self._group.size())
+        flight.context = flight.arrived = None
 
-    def end(self, ending: Ending) -> None:
-        """Agree on where the ranks go; then sparse backward and update."""
-        if ending.batch < 0:
-            # The loop may have written into the tables since they were drained.
-            with self._place.on(LOOKUP):
-                self._place.after(ending.ready)
+    def agree(self, ending: Ending) -> None:
+        """Agree on where the ranks go, and on which modules get an update."""
         if not ending.taken:
-            self._agree(ending, [])
-            self.num_updates += ending.batch >= 0
+            ending.wanted = self._agree(ending, [])
             return
-        with self._figures.row(SPARSE_BACKWARD, ending.batch):
-            self._place.after(ending.ready)
+        with self._figures.row(SPARSE_BACKWARD, ending.batch, after=ending.ready):
             for _, gradients in ending.taken:
                 self._place.lend([g for g in gradients if g is not None], SPARSE_BACKWARD)
             if ending.scale is not None:
@@ -133,18 +144,27 @@ class Links:
                     (flight, [None if g is None else g / ending.scale for g in gradients])
                     for flight, gradients in ending.taken
                 ]
-            spoiled = [_made(flight).spoiled(gradients) for flight, gradients in ending.taken]
-            # A scaler has made the host wait for the device in this step already.
-            is_read_now = not self._place.host_reads_wait or ending.scale is not None
-            wanted = self._agree(ending, spoiled if is_read_now else [])
-            for (flight, gradients), columns, is_wanted in zip(ending.taken, spoiled, wanted, strict=True):
-                if not is_wanted:
-                    continue
-                if not is_read_now:
-                    gradients = self._blank_if_spoiled(flight, gradients, columns)
-                _made(flight).backward(gradients)
-                self._figures.updated(flight.batch, flight.site.module, _made(flight).output, self._group.size())
-        self.num_updates += 1
+            ending.spoiled = [_made(flight).spoiled(gradients) for flight, gradients in ending.taken]
+            ending.wanted = self._agree(ending, ending.spoiled if self._is_read_now(ending) else [])
+
+    def update(self, ending: Ending) -> None:
+        """Sparse backward and update."""
+        if ending.batch < 0:
+            # The loop may have written into the tables since they were drained.
+            with self._place.on(LOOKUP):
+                self._place.after(ending.ready)
+        if any(ending.wanted):
+            with self._figures.row(SPARSE_BACKWARD, ending.batch):
+                for (flight, gradients), columns, is_wanted in zip(
+                    ending.taken, ending.spoiled, ending.wanted, strict=True
+                ):
+                    if not is_wanted:
+                        continue
+                    if not self._is_read_now(ending):
+                        gradients = self._blank_if_spoiled(flight, gradients, columns)
+                    _made(flight).backward(gradients)
+                    self._figures.updated(flight.batch, flight.site.module, _made(flight).output, self._group.size())
+        self.num_updates += ending.batch >= 0
 
     def check_alarms(self) -> None:
         """Look at the gradients that were not finite, and so not used, when the host had no time to wait for them.
@@ -188,6 +208,11 @@ class Links:
         if any(row[2] or any(row[3 + num_sites :]) for row in everyone):
             return [False] * num_sites
         return [any(row[3 + index] for row in everyone) for index in range(num_sites)]
+
+    def _is_read_now(self, ending: Ending) -> bool:
+        """Whether the host looks for gradients that aren't finite before they are used."""
+        # A scaler has made the host wait for the device in this step already.
+        return not self._place.host_reads_wait or ending.scale is not None
 
     def _blank_if_spoiled(self, flight: Flight, gradients: Gradients, columns: torch.Tensor) -> Gradients:
         """Zeros instead of gradients that aren't finite on some rank, without the host knowing yet."""

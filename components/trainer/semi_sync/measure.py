@@ -76,9 +76,14 @@ class Figures:
         """Steps that are over, oldest first; take from the left what has been read."""
 
     @contextmanager
-    def row(self, row: str, batch: int) -> Iterator[None]:
-        """Run what is inside on this row, for this batch, timed and named in the profiler."""
+    def row(self, row: str, batch: int, after: Mark | None = None) -> Iterator[None]:
+        """Run what is inside on this row, behind a mark, for this batch, timed and named in the profiler.
+
+        Time in which the row waits for the mark isn't counted.
+        """
         with self._place.on(row), torch.profiler.record_function(row):
+            if after is not None:
+                self._place.after(after)
             begin = self._place.mark()
             yield
             self.add(row, batch, begin, self._place.mark())

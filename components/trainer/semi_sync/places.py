@@ -1,6 +1,6 @@
 """Where the chain runs: on one thread beside the main one (CPU), or on streams of the device (CUDA).
 
-The schedule is written once, in pipeline.py, as links that follow one another. A place takes the links in that order,
+The schedule is written once, in schedule.py, as links that follow one another. A place takes the links in that order,
 says when they are done, and knows what has to be known of streams: which link waits for which, and whose memory is used
 where. On CPU nothing of that is needed, as the thread runs a link to its end before it begins the next.
 """
@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-# The rows of the timeline in pipeline.py. Trace events and profiler ranges bear the same words.
+# The rows of the timeline in schedule.py. Trace events and profiler ranges bear the same words.
 COPY = "copy"
 INPUT_DIST = "input dist"
 LOOKUP = "lookup and output dist"
@@ -51,8 +51,8 @@ class Place(Protocol):
     def on(self, row: str) -> AbstractContextManager[object]:
         """Run what follows on this row."""
 
-    def after(self, earlier: str | Mark) -> None:
-        """Let the present row go on only when what was issued on that row so far, or up to that mark, is done."""
+    def after(self, mark: Mark) -> None:
+        """Let the present row go on only when all that stands before the mark, on its row, is done."""
 
     def lend(self, things: Iterable[Any], row: str) -> None:
         """Keep the memory of tensors (or of what holds some) made on another row until this row is done with them."""
@@ -108,7 +108,7 @@ class ChainThread:
         """See `Place`."""
         return nullcontext()
 
-    def after(self, earlier: str | Mark) -> None:
+    def after(self, mark: Mark) -> None:
         """See `Place`."""
 
     def lend(self, things: Iterable[Any], row: str) -> None:
@@ -152,8 +152,9 @@ class ChainStreams:
     """CUDA's place: the main thread issues the links at once, on streams of their own.
 
     No second thread: NCCL wants the same order of launches on every rank, and only the main thread's order is one.
-    Three streams beside the main one. Ids have theirs, so that the host, when it waits for the sizes that the input
-    dist exchanges, doesn't wait for the dense backward pass, behind which the sparse one stands.
+    Three streams beside the main one. Ids have theirs: the host waits for it, to learn sizes, and nothing on it may
+    stand behind a dense backward pass, or the next step would be issued only after that. The tables' stream does stand
+    there, and the host never waits for it, but for a loss scaler's sake.
     """
 
     host_reads_wait = True
@@ -172,7 +173,7 @@ class ChainStreams:
         """See `Place`. An error comes up here: the main thread is the one that runs the link."""
         value = link()
         # The tables' stream is the one that links end on; the last of its work is the link's.
-        return _Issued(value, self._streams[LOOKUP].record_event())
+        return _Issued(value, self._streams[LOOKUP].record_event(), self._device)
 
     def settle(self) -> None:
         """See `Place`."""
@@ -183,13 +184,10 @@ class ChainStreams:
         """See `Place`."""
         return torch.cuda.stream(self._streams[row]) if row in self._streams else nullcontext()
 
-    def after(self, earlier: str | Mark) -> None:
+    def after(self, mark: Mark) -> None:
         """See `Place`."""
-        now = torch.cuda.current_stream(self._device)
-        if isinstance(earlier, torch.cuda.Event):
-            now.wait_event(earlier)
-        elif isinstance(earlier, str):
-            now.wait_stream(self._streams[earlier])
+        assert isinstance(mark, torch.cuda.Event)
+        torch.cuda.current_stream(self._device).wait_event(mark)
 
     def lend(self, things: Iterable[Any], row: str) -> None:
         """See `Place`."""
@@ -228,9 +226,9 @@ class ChainStreams:
 class _Issued(Generic[T]):
     """A link whose work has been issued, and the event behind it."""
 
-    def __init__(self, value: T, done: torch.cuda.Event) -> None:
-        self._value, self._done = value, done
+    def __init__(self, value: T, done: torch.cuda.Event, device: torch.device) -> None:
+        self._value, self._done, self._device = value, done, device
 
     def result(self) -> T:
-        torch.cuda.current_stream().wait_event(self._done)
+        torch.cuda.current_stream(self._device).wait_event(self._done)
         return self._value

@@ -3,19 +3,22 @@
     row                          thread   stream   the batches that it works on, from left to right in time
                                  (CPU)    (CUDA)
     copy                         main     copy     0 1 2      3         4         5         6
-    input dist                   chain    ids      0 1 2        3         4         5         6
-    lookup and output dist       chain    tables   0 1         2         3         4         5
+    input dist                   chain    ids      0 1 2       3         4         5         6
+    lookup and output dist       chain    tables   0 1           2         3         4         5
     dense forward and backward   main     main        [== 0 ==] [== 1 ==] [== 2 ==] [== 3 ==] [== 4 ==]
-    sparse backward and update   chain    tables               0         1         2         3         4
+    sparse backward and update   chain    tables                0         1         2         3         4
 
 Staleness: batch B reads tables updated through batch B-2, never older and never torn, since one queue of links owns the
-tables, in this order: sparse backward and update of B-1, lookup and output dist of B+1, input dist of B+2. The first
-batch of an epoch, or after a drain, lacks no update.
+tables, in this order: sparse backward and update of B-1, lookup and output dist of B+1. The first batch of an epoch, or
+after a drain, lacks no update.
 
 These links are submitted when the loop asks for batch B (`Schedule.advance`), and run beside all that the loop then
 does. Only links communicate in the tables' process group, and every rank submits the same ones in the same order. On
-CPU one thread runs them. On CUDA the main thread issues them right there, on streams (places.py); the sizes that an
-input dist needs on the host have by then been under way for a whole step.
+CPU one thread runs them. On CUDA the main thread issues them right there, on streams (places.py).
+
+An input dist has two halves, a step apart: the sizes, then the ids. Both stand before the sparse backward of B-1: they
+read no table, and a communicator takes its collectives one after another. Behind the gradients they would have to wait
+for the dense backward pass of B-1, and so would the host, which must know both before it can go on.
 
 Where a step ends, the ranks first tell one another where they go. One that is out of batches, has left the loop, or has
 gradients that are not finite is named on all of them. A module's backward pass runs if any rank has a gradient for it,
@@ -101,6 +104,9 @@ class Schedule:
     def begin(self) -> int:
         """Begin an epoch, and give its number. What an earlier one left under way is finished first."""
         self.finish()
+        before = self._place.mark()
+        with self._place.on(COPY):
+            self._place.after(before)  # the loader may give what the loop has put on the device by now
         self._is_exhausted = False
         self._epoch += 1
         return self._epoch
@@ -121,8 +127,10 @@ class Schedule:
             self._check_rules(self.step)
         self._links.check_alarms()
         self._draw(draw)
-        self._end_step(door=len(self._window))
+        ending = self._end_step(door=len(self._window))
         self.step = self._window.popleft() if self._window else None
+        self._send_ids()
+        self._place.submit(partial(self._links.update, ending))
         if self.step is None:
             self._place.settle()
             self._links.check_alarms()
@@ -142,7 +150,7 @@ class Schedule:
             return
         # Before the forward is through with its lookups, other ranks may be in the middle of one.
         if step is not None and all(site.name in step.flights for site in self._sites):
-            self._end_step(LEAVE)
+            self._place.submit(partial(self._links.update, self._end_step(LEAVE)))
         self.step = None
         self._window.clear()
 
@@ -150,7 +158,7 @@ class Schedule:
         """Wait until every update has been made, and forget rows that were looked up before the last one."""
         if self.step is not None and self.step.called:
             self._check_rules(self.step)
-            self._end_step(DRAIN)
+            self._place.submit(partial(self._links.update, self._end_step(DRAIN)))
         self._place.settle()
         self._links.check_alarms()
         if self.step is None or self.step.has_ended:
@@ -178,7 +186,8 @@ class Schedule:
         self.step.called.add(site.name)
         made = self._receive(flight)
         if len(self.step.called) == len(self._sites):
-            self._look_ahead()  # the first batch has shown where the inputs of the others are
+            self._send_ids()  # the first batch has shown where the inputs of the others are
+            self._look_ahead()
         return made
 
     def evaluate(self, site: Site, ids: KeyedJaggedTensor) -> Cut:
@@ -211,8 +220,8 @@ class Schedule:
                 self._window.append(Step(self._num_drawn, batch, self._place.mark()))
             self._num_drawn += 1
 
-    def _end_step(self, door: int) -> None:
-        """sparse backward and update: B-1. If its step has ended before, the ranks only tell where they go."""
+    def _end_step(self, door: int) -> Ending:
+        """Let the ranks tell where they go, and give what the step of B-1 owes the tables: nothing if it is over."""
         step, ready = self.step, self._place.mark()
         ending = Ending(-1, door, ready)
         if step is not None and not step.has_ended:
@@ -223,21 +232,27 @@ class Schedule:
             ending.batch, ending.scale, ending.is_skipped = step.number, step.scale, self._has_backed_off(step)
             ending.taken = [(step.flights[name], made.take()) for name, made in self._cuts(step).items()]
         self._has_stepped = False
-        self._place.submit(partial(self._links.end, ending))
+        self._place.submit(partial(self._links.agree, ending))
+        return ending
+
+    def _send_ids(self) -> None:
+        """input dist: second half of B+1, first of B+2. Later batches too where frozen modules run further ahead."""
+        for site, step in self._within_reach():
+            self._deal(step.flights.get(site.name) or self._depart(site, step))
+        for site, step in self._within_reach(further=1):
+            if site.name not in step.flights:
+                self._depart(site, step)
 
     def _look_ahead(self) -> None:
-        """lookup and output dist: B+1; input dist: B+2. Later batches too where frozen modules run further ahead."""
-        assert self.step is not None
-        due = [
-            (site, step) for n, step in enumerate([self.step, *self._window]) for site in self._sites if n <= site.ahead
-        ]
-        soon = [(site, step) for n, step in enumerate(self._window) for site in self._sites if n == site.ahead]
-        for site, step in due:
-            if site.is_found and site.ahead:
-                self._look_up(step.flights.get(site.name) or self._depart(site, step))
-        for site, step in soon:
-            if site.is_found and site.ahead and site.name not in step.flights:
-                self._depart(site, step)
+        """lookup and output dist: B+1. Later batches too where frozen modules run further ahead."""
+        for site, step in self._within_reach():
+            self._look_up(step.flights[site.name])
+
+    def _within_reach(self, further: int = 0) -> list[tuple[Site, Step]]:
+        """The modules that are looked up ahead, with each batch that it is time for, oldest first."""
+        steps = [] if self.step is None else [self.step, *self._window]
+        sites = [site for site in self._sites if site.is_found and site.ahead]
+        return [(site, step) for n, step in enumerate(steps) for site in sites if n <= site.ahead + further]
 
     def _depart(self, site: Site, step: Step, ids: KeyedJaggedTensor | None = None) -> Flight:
         arrival = step.arrival if ids is None else self._place.mark()
@@ -247,7 +262,13 @@ class Schedule:
         self._place.submit(partial(self._links.start, flight))
         return flight
 
+    def _deal(self, flight: Flight) -> None:
+        if not flight.is_dealt:
+            flight.is_dealt = True
+            self._place.submit(partial(self._links.deal, flight))
+
     def _look_up(self, flight: Flight) -> None:
+        self._deal(flight)
         if flight.outcome is None:
             flight.outcome = self._place.submit(partial(self._links.look_up, flight))
 
