@@ -2,6 +2,7 @@
 
 import datetime
 import sys
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,8 @@ from thaw.pipelines.data_sets import Size, with_data
 from thaw.pipelines.progress import Progress
 
 Overrides = tuple[str, ...]
+END_S = 15
+"""How long a step may take to end its job and itself, once its driver is gone."""
 
 
 def run_command(
@@ -53,7 +56,7 @@ def run_command(
         with Progress(stages, console, verbose) as progress:
             run_pipeline(config, run_uri, date, progress)
     except PipelineError as error:
-        raise ValueError(_cause(run_uri) or str(error)) from None
+        raise ValueError(_cause(run_uri, wait_s=END_S) or str(error)) from None
     from thaw.pipelines.results import print_results
 
     print_results(run_uri, console)
@@ -128,11 +131,21 @@ def _console() -> Console:
 
 
 def _absolute(root: str) -> str:
+    if root.startswith("memory:"):
+        raise ValueError(f"root {root}: what is in the memory of one process is not seen by the steps; name a folder")
     return root if "://" in root else str(Path(root).absolute())
 
 
-def _cause(run_uri: str) -> str | None:
-    """Why the run stopped, the cause itself on the last lines; None where no stage failed."""
+def _cause(run_uri: str, wait_s: float = 0) -> str | None:
+    """Why the run stopped, the cause itself on the last lines; None where no stage failed.
+
+    Args:
+        run_uri: Folder of the run.
+        wait_s: How long a stage that still runs, as its driver is gone, may take to write down its end.
+    """
+    until = time.monotonic() + wait_s
+    while runs.run_status(run_uri).state == "running" and time.monotonic() < until:
+        time.sleep(0.2)
     for stage in runs.run_status(run_uri).stages:
         if stage.state == "died":
             return f"{stage.stage} died without a word (attempt {stage.attempt}: {stage.uri}); start a new run"

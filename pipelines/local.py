@@ -1,6 +1,7 @@
 """A run on this machine: the compiled pipeline through kfp.local, shown live."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -29,15 +30,17 @@ def run_pipeline(config: RunConfig, run_uri: str, date: str, progress: Progress)
         PipelineError: a step failed; later steps were not started.
     """
     arguments = {"config": to_parameter(config), "run_uri": run_uri, "date": date, "backend": "local"}
-    with tempfile.TemporaryDirectory(prefix="thaw-run-") as folder:
+    with tempfile.TemporaryDirectory(prefix="thaw-run-", ignore_cleanup_errors=True) as folder:
         pipeline_path, arguments_path, log_path = (
             Path(folder) / name for name in ("thaw.yaml", "arguments.json", "log")
         )
         compile_pipeline(config, pipeline_path)
         arguments_path.write_text(json.dumps(arguments))
+        scratch = Path(folder, "tmp")
+        scratch.mkdir()
         command = [sys.executable, "-u", "-m", "thaw.pipelines.driver", str(pipeline_path), str(arguments_path)]
         try:
-            with log_path.open("w") as log, _driver(command) as driver:
+            with log_path.open("w") as log, _driver(command, scratch) as driver:
                 assert driver.stdout is not None
                 for line in driver.stdout:
                     log.write(line)
@@ -51,18 +54,30 @@ def run_pipeline(config: RunConfig, run_uri: str, date: str, progress: Progress)
 
 
 @contextmanager
-def _driver(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """The driver process. It doesn't outlive the block, and its steps, which watch it, don't outlive it."""
-    previous = signal.signal(signal.SIGTERM, _exit)
+def _driver(command: list[str], scratch: Path) -> Iterator[subprocess.Popen[str]]:
+    """The driver process. It doesn't outlive the block, and its steps, which watch it, don't outlive it.
+
+    Args:
+        command: Of the driver.
+        scratch: Where it and its steps keep temporary files, so that none is left of those that are killed.
+    """
+    previous = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
     driver = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace"
+        command,
+        env={**os.environ, "TMPDIR": str(scratch)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     )
     try:
         yield driver
     finally:
         driver.kill()
         driver.wait()
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

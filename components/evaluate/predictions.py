@@ -81,7 +81,7 @@ def check_complete(predictions: Predictions, config: RunConfig, window: Window) 
     Where the item table leaves out ids that it doesn't know, their candidates have no score; nothing else may lack one.
 
     Raises:
-        ValueError: a request or a candidate was lost or scored twice.
+        ValueError: two requests of the log have one id; a request or a candidate was lost or scored twice.
     """
     none = np.empty(0, np.int64)
     logged = [
@@ -89,6 +89,12 @@ def check_complete(predictions: Predictions, config: RunConfig, window: Window) 
     ]
     logged_ids_R = np.concatenate([none, *(request_ids for request_ids, _ in logged)])
     logged_R = np.concatenate([none, *(num_candidates for _, num_candidates in logged)])
+    ids_once, times = np.unique(logged_ids_R, return_counts=True)
+    if (times > 1).any():
+        raise ValueError(
+            f"column {config.data.columns.request_id!r}: {int((times > 1).sum())} request ids stand more than once in "
+            f"the evaluation days, the first is {ids_once[times > 1][0]}; HIT@k and the truth need one id a request"
+        )
     distinct, inverse = np.unique(np.concatenate([logged_ids_R, predictions.request_ids]), return_inverse=True)
     num_logged = len(logged_ids_R)
 

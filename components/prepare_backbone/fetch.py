@@ -60,7 +60,11 @@ def newest_backbone(prefix_uri: str, config: RunConfig, date: datetime.date, win
         if not is_complete(uri):
             _log.warning("passing over the torn backbone %s: %s is missing", uri, COMPLETE)
             continue
-        backbone = read_backbone(uri)
+        try:
+            backbone = read_backbone(uri)
+        except BackboneError as fault:
+            _log.warning("passing over a damaged backbone: %s", fault)
+            continue
         if faults := date_faults(backbone, config, date, window_first_day):
             unfit.append(f"{name}: {faults[0]}")
         else:

@@ -12,12 +12,16 @@ from fsspec.implementations.local import LocalFileSystem
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 
+READ_TIMEOUT_S = 120.0
+"""After this long without an answer a request to a remote store fails, where the caller names no other time."""
+
+
 def join(uri: str, *parts: str) -> str:
     """The URI of something below `uri`."""
     return "/".join([uri.removesuffix("/"), *parts]) if not uri.endswith("://") else uri + "/".join(parts)
 
 
-def open_filesystem(uri: str, read_timeout_s: float | None = None) -> tuple[fsspec.AbstractFileSystem, str]:
+def open_filesystem(uri: str, read_timeout_s: float = READ_TIMEOUT_S) -> tuple[fsspec.AbstractFileSystem, str]:
     """The filesystem of a URI, and the path in it.
 
     It keeps no listings, so what another process wrote is seen at once. Open it in the process that uses it: an
@@ -29,9 +33,9 @@ def open_filesystem(uri: str, read_timeout_s: float | None = None) -> tuple[fssp
     """
     options: dict[str, Any] = {"use_listings_cache": False}
     protocol, _ = split_protocol(uri)
-    if read_timeout_s is not None and protocol in ("gs", "gcs"):
+    if protocol in ("gs", "gcs"):
         options["requests_timeout"] = read_timeout_s
-    elif read_timeout_s is not None and protocol in ("http", "https"):
+    elif protocol in ("http", "https"):
         from aiohttp import ClientTimeout
 
         options["client_kwargs"] = {"timeout": ClientTimeout(total=read_timeout_s)}

@@ -31,10 +31,12 @@ def test_torch_is_not_imported(arguments, tmp_path):
         (["run", "--config", "nowhere.yaml"], "nowhere.yaml: No such file"),
         (["run", "--config", "a.yaml", "--preset", "small"], "not both"),
         (["why", "no-such-run"], "no-such-run"),
+        (["run", "--root", "memory://x", "--preset", "small"], "memory://x"),
     ],
 )
 def test_a_fault_is_one_message_and_status_1(arguments, words, tmp_path):
-    result = thaw(*arguments, "--root", str(tmp_path))
+    root = [] if "--root" in arguments else ["--root", str(tmp_path)]
+    result = thaw(*arguments, *root)
     assert result.exit_code == 1
     assert words in result.output and "Traceback" not in result.output
     assert list(tmp_path.iterdir()) == []

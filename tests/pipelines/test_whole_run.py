@@ -2,16 +2,22 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from thaw.components import runs
+from thaw.components.config import load
+from thaw.pipelines.local import PipelineError, run_pipeline
+from thaw.pipelines.progress import Progress
 
 THAW = [str(Path(sys.executable).with_name("thaw"))]
 TINY = (
@@ -101,24 +107,30 @@ def start(root, run_id):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_rank_that_dies_ends_the_run_with_its_name_and_later_stages_do_not_start(root):
-    command = start(root, "killed")
+@pytest.mark.parametrize(("number", "cause"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGINT, "KeyboardInterrupt")])
+def test_a_rank_that_dies_or_raises_ends_the_run_with_its_name_and_later_stages_do_not_start(root, number, cause):
+    run_id = f"rank-1-ended-by-{number}"
+    command = start(root, run_id)
     rank = wait_for_rank(command, 1, "train-cotrain")
+    log = root / f"runs/{run_id}/train-cotrain/attempt-1/logs/master-0.log"
+    while '"progress"' not in log.read_text() and command.poll() is None:
+        time.sleep(0.02)
     family = psutil.Process(command.pid).children(recursive=True)
-    rank.send_signal(signal.SIGKILL)
+    rank.send_signal(number)
     _, stderr = command.communicate(timeout=60)
     assert command.returncode == 1
-    assert "worker-0" in stderr and "SIGKILL" in stderr
-    states = {stage.stage: stage.state for stage in runs.run_status(f"{root}/runs/killed").stages}
+    assert "worker-0" in stderr and cause in stderr.splitlines()[-1]
+    states = {stage.stage: stage.state for stage in runs.run_status(f"{root}/runs/{run_id}").stages}
     assert states["train-frozen"] == "committed"
     assert states["train-cotrain"] == "failed"
     assert states["evaluate"] == "absent"
     assert not psutil.wait_procs(family, timeout=10)[1]
-    why = subprocess.run([*THAW, "why", "killed", "--root", str(root)], capture_output=True, text=True)
-    assert "worker-0" in why.stdout and "SIGKILL" in why.stdout
+    why = subprocess.run([*THAW, "why", run_id, "--root", str(root)], capture_output=True, text=True)
+    assert "worker-0" in why.stdout and cause in why.stdout
+    assert (root / f"runs/{run_id}/train-frozen/attempt-1/model/complete.json").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_no_process_outlives_the_command(root, number):
     command = start(root, f"ended-by-{number}")
     wait_for_rank(command, 0, "prepare-backbone")
@@ -174,3 +186,55 @@ def test_the_saved_log_and_the_record_tell_what_was_run(root, finished):
         "master-0.log",
         "worker-0.log",
     }
+
+
+def test_the_cause_is_told_though_the_driver_was_killed(root):
+    command = start(root, "driver-killed")
+    wait_for_rank(command, 0, "prepare-backbone")
+    (driver,) = psutil.Process(command.pid).children()
+    driver.kill()
+    _, stderr = command.communicate(timeout=60)
+    assert command.returncode == 1
+    assert stderr.startswith("Error: prepare-backbone failed") and "was told to end" in stderr
+
+
+def test_a_failed_run_raises_in_python_as_it_exits_on_the_command_line(root, tmp_path):
+    data = tmp_path / "data"
+    subprocess.run(["cp", "-r", f"{root}/data/demo-S-10-days-seed-0", data], check=True)
+    (data / "requests/day=2026-03-01/part-0.parquet").write_bytes(b"")
+    config = load("small", [*TINY, f"data.uri={data}"])
+    run_uri = runs.create_run(str(tmp_path), "r", config)
+    stages = ("select-window", "prepare-backbone", "train-frozen", "train-cotrain", "evaluate")
+    with pytest.raises(PipelineError), Progress(stages, Console()) as progress:
+        run_pipeline(config, run_uri, "2026-03-02", progress)
+    assert runs.run_status(run_uri).state == "failed"
+
+
+def test_two_runs_at_once_keep_apart_though_the_usual_ports_are_taken(root, tmp_path):
+    sets = [
+        part
+        for override in (
+            *TINY,
+            "recipe.policies=[cotrain]",
+            "training.row_ledger=true",
+            f"data.uri={root}/data/demo-S-10-days-seed-0",
+        )
+        for part in ("--set", override)
+    ]
+    with ExitStack() as stack:
+        for port in (29500, 29400):
+            with suppress(OSError):  # somebody else's listener does as well
+                stack.enter_context(socket.create_server(("", port)))
+        both = [
+            subprocess.Popen(
+                [*THAW, "run", "--preset", "small", "--root", str(tmp_path), "--run-id", run_id, *sets],
+                stdout=subprocess.DEVNULL,
+            )
+            for run_id in ("one", "two")
+        ]
+        assert [process.wait(timeout=250) for process in both] == [0, 0]
+    for run_id in ("one", "two"):
+        attempt = tmp_path / f"runs/{run_id}/train-cotrain/attempt-1"
+        trained = pq.read_table(attempt / "ledger")["request_id"].to_pylist()
+        assert len(trained) == len(set(trained)) == 1200
+        assert json.loads((attempt / "job.json").read_text())["run_id"] == run_id

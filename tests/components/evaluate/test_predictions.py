@@ -107,3 +107,13 @@ def test_a_policy_that_leaves_ids_out_may_leave_candidates_unscored(scored: Scor
     twice = dataclasses.replace(predictions, num_candidates=predictions.num_candidates + 1)
     with pytest.raises(ValueError, match="149 requests differ"):
         check_complete(twice, scored.config.model_copy(update={"data": data}), scored.window)
+
+
+def test_a_request_id_that_stands_twice_in_the_log_is_named(scored: Scored) -> None:
+    predictions = read_predictions(
+        f"{scored.predictions_uri}/evaluation", [head.name for head in scored.config.data.heads]
+    )
+    check_complete(predictions, scored.config, scored.window)
+    twice = scored.window.model_copy(update={"evaluation": scored.window.evaluation * 2})
+    with pytest.raises(ValueError, match="stand more than once in the evaluation days"):
+        check_complete(predictions, scored.config, twice)
