@@ -31,7 +31,10 @@ def check_versions(device: Literal["cpu", "cuda"]) -> None:
         faults.append(f"{other} is installed too and shares its files with {fbgemm}")
     if faults:
         lock = "images/cpu.lock" if device == "cpu" else "images/cuda.lock"
-        raise VersionError(f"{'; '.join(faults)}: install {lock} with --no-deps into a new environment")
+        raise VersionError(
+            f"training.device is {device}, and {'; '.join(faults)}: install {lock} with --no-deps into a new environment, "
+            f"or set training.device to the other"
+        )
 
 
 def _pins() -> dict[str, str]:
