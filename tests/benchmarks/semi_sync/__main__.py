@@ -5,7 +5,7 @@
 As root, on two cores that do nothing else. Each rank is pinned to one core and lives in its own network namespace; the
 two are joined by a link of a given rate and delay, which is a program of this benchmark (relay.c). The modes of a
 setting take turns in blocks of some steps, in one pair of processes, so that a disturbance meets all of them alike. A
-repetition in which others took more than a share of the cores is made again.
+repetition in which others took more than a share of the cores is made again, as often as there are repetitions.
 
 What a mode is, what is measured in which setting, and what it should come to: settings.py. Nothing is asserted: whether
 a target was reached is printed, and the exit status is 0.
@@ -193,7 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two settings, one short repetition: does it run")
     parser.add_argument("--settings", nargs="+", choices=[*names, "memory"], default=[*names, "memory"])
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=int, default=4)
     parser.add_argument("--steps", type=int, default=10, help="that count, in a block")
     parser.add_argument("--max-other-cores", type=float, default=0.3, help="above it a repetition is made again")
     parser.add_argument("--queue", choices=("fair", "fifo"), default="fair", help="of the link: see relay.c")
