@@ -96,6 +96,7 @@ class Links:
     ) -> None:
         self._sites = [site for site in sites if site.is_trained]
         self._group, self._place, self._figures, self._device = group, place, figures, device
+        self._host_reads_wait = place.host_reads_wait
         self.num_updates = 0
         self._alarms: list[tuple[int, Site, list[tuple[str, int]], torch.Tensor, Mark]] = []
 
@@ -212,7 +213,7 @@ class Links:
     def _is_read_now(self, ending: Ending) -> bool:
         """Whether the host looks for gradients that aren't finite before they are used."""
         # A scaler has made the host wait for the device in this step already.
-        return not self._place.host_reads_wait or ending.scale is not None
+        return not self._host_reads_wait or ending.scale is not None
 
     def _blank_if_spoiled(self, flight: Flight, gradients: Gradients, columns: torch.Tensor) -> Gradients:
         """Zeros instead of gradients that aren't finite on some rank, without the host knowing yet."""

@@ -99,6 +99,8 @@ class Schedule:
         """Batches behind it that have been drawn."""
         self._epoch = self._num_drawn = self._num_ended = 0
         self._is_exhausted = self._has_stepped = False
+        self._left: Ending | None = None
+        """What the loop owed the tables when it was left, if the ranks haven't spoken of it yet."""
         self._on_step = None if optimizer is None else optimizer.register_step_post_hook(self._stepped)
 
     def begin(self) -> int:
@@ -128,6 +130,7 @@ class Schedule:
         self._links.check_alarms()
         self._draw(draw)
         ending = self._end_step(door=len(self._window))
+        self._place.submit(partial(self._links.agree, ending))
         self.step = self._window.popleft() if self._window else None
         self._send_ids()
         self._place.submit(partial(self._links.update, ending))
@@ -141,24 +144,28 @@ class Schedule:
         return self.step
 
     def leave(self, epoch: int) -> None:
-        """Leave the loop: submit what its last step owes the tables, drop the batches that were only drawn.
+        """Leave the loop: end its last step, drop the batches that were only drawn.
 
-        It doesn't wait, since it may be an exception on this rank alone that ends the loop; `drain` waits.
+        It doesn't wait, since it may be an exception on this rank alone that ends the loop; `drain` waits. Where the
+        host itself would have to wait for the other ranks, they hear of it only then.
         """
         step = self.step
         if epoch != self._epoch:
             return
         # Before the forward is through with its lookups, other ranks may be in the middle of one.
         if step is not None and all(site.name in step.flights for site in self._sites):
-            self._place.submit(partial(self._links.update, self._end_step(LEAVE)))
+            self._left = self._end_step(LEAVE)
+            if not self._place.host_reads_wait:
+                self._catch_up()
         self.step = None
         self._window.clear()
 
     def drain(self) -> None:
         """Wait until every update has been made, and forget rows that were looked up before the last one."""
+        self._catch_up()
         if self.step is not None and self.step.called:
             self._check_rules(self.step)
-            self._place.submit(partial(self._links.update, self._end_step(DRAIN)))
+            self._close(self._end_step(DRAIN))
         self._place.settle()
         self._links.check_alarms()
         if self.step is None or self.step.has_ended:
@@ -168,6 +175,7 @@ class Schedule:
     def finish(self) -> None:
         """Leave the loop, and wait until every update has been made."""
         self.leave(self._epoch)
+        self._catch_up()
         self._place.settle()
         self._links.check_alarms()
         self._figures.finish(before=self._num_drawn)
@@ -220,8 +228,19 @@ class Schedule:
                 self._window.append(Step(self._num_drawn, batch, self._place.mark()))
             self._num_drawn += 1
 
+    def _close(self, ending: Ending) -> None:
+        """Let the ranks tell where they go, then make the update."""
+        self._place.submit(partial(self._links.agree, ending))
+        self._place.submit(partial(self._links.update, ending))
+
+    def _catch_up(self) -> None:
+        """Close what was left open when the loop was left."""
+        if self._left is not None:
+            ending, self._left = self._left, None
+            self._close(ending)
+
     def _end_step(self, door: int) -> Ending:
-        """Let the ranks tell where they go, and give what the step of B-1 owes the tables: nothing if it is over."""
+        """End the step of B-1: what the ranks are told, and what it owes the tables; nothing if it is over already."""
         step, ready = self.step, self._place.mark()
         ending = Ending(-1, door, ready)
         if step is not None and not step.has_ended:
@@ -232,7 +251,6 @@ class Schedule:
             ending.batch, ending.scale, ending.is_skipped = step.number, step.scale, self._has_backed_off(step)
             ending.taken = [(step.flights[name], made.take()) for name, made in self._cuts(step).items()]
         self._has_stepped = False
-        self._place.submit(partial(self._links.agree, ending))
         return ending
 
     def _send_ids(self) -> None:
