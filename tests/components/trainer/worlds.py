@@ -1,4 +1,4 @@
-"""Worlds of real gloo ranks for tests: forked from one server that has imported the trainer."""
+"""Worlds of real ranks for tests: of gloo on the CPU, forked off a server that has imported the trainer; or on GPUs."""
 
 import multiprocessing
 import os
@@ -14,10 +14,12 @@ from thaw.components.trainer.startup import Ranks, joined, quiet
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["worlds", "thaw.components.trainer.epoch", "thaw.components.trainer.pretrain"])
-TIMEOUT_S = 60
+AFRESH = multiprocessing.get_context("spawn")
+"""For CUDA: a process that was forked off one that has asked for GPUs can't use them."""
+TIMEOUT_S = {"cpu": 60, "cuda": 240}
 
 
-def run_world(world_size: int, act: Callable[..., Any], *args: Any) -> list[Any]:
+def run_world(world_size: int, act: Callable[..., Any], *args: Any, device: str = "cpu") -> list[Any]:
     """What `act(ranks, *args)` gives on each rank of a new world, by rank.
 
     Raises:
@@ -26,24 +28,26 @@ def run_world(world_size: int, act: Callable[..., Any], *args: Any) -> list[Any]
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []
         for rank in range(world_size):
-            receiver, sender = PROCESSES.Pipe(duplex=False)
-            process = PROCESSES.Process(target=_be, args=(rank, world_size, folder, sender, act, args), daemon=True)
+            processes_of = PROCESSES if device == "cpu" else AFRESH
+            receiver, sender = processes_of.Pipe(duplex=False)
+            world = (rank, world_size, device)
+            process = processes_of.Process(target=_be, args=(world, folder, sender, act, args), daemon=True)
             process.start()
             sender.close()
             pipes.append(receiver)
             processes.append(process)
         try:
-            return _results(pipes)
+            return _results(pipes, TIMEOUT_S[device])
         finally:
             for process in processes:
                 process.kill()
                 process.join()
 
 
-def _results(pipes: Sequence[Connection]) -> list[Any]:
+def _results(pipes: Sequence[Connection], timeout_s: float) -> list[Any]:
     results: dict[int, Any] = {}
     while len(results) < len(pipes):
-        ready = wait([pipe for rank, pipe in enumerate(pipes) if rank not in results], TIMEOUT_S)
+        ready = wait([pipe for rank, pipe in enumerate(pipes) if rank not in results], timeout_s)
         assert ready, f"only ranks {sorted(results)} of {len(pipes)} answered"
         for pipe in ready:
             rank = pipes.index(pipe)
@@ -55,16 +59,17 @@ def _results(pipes: Sequence[Connection]) -> list[Any]:
     return [results[rank] for rank in range(len(pipes))]
 
 
-def _be(rank: int, world_size: int, folder: str, sender: Connection, act: Callable[..., Any], args: Any) -> None:
+def _be(world: tuple[int, int, str], folder: str, sender: Connection, act: Callable[..., Any], args: Any) -> None:
     import torch
 
+    rank, world_size, device = world
     torch.set_num_threads(1)
     quiet()
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size)
     )
     try:
-        with joined("test", "cpu", TIMEOUT_S, f"file://{Path(folder, 'store')}") as ranks:
+        with joined("test", device, TIMEOUT_S[device], f"file://{Path(folder, 'store')}") as ranks:
             result = act(ranks, *args)
         answer = (None, result)
     except BaseException:

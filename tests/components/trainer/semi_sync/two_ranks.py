@@ -1,4 +1,4 @@
-"""Two real gloo ranks that run a function each, and the small model that they train.
+"""Real ranks that run a function each, two of gloo on the CPU unless told otherwise, and the small model for them.
 
 Batches are made of a seed alone, so that an oracle in another process has them too.
 """
@@ -39,6 +39,8 @@ NUM_DENSE = 3
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["thaw.components.trainer.semi_sync", "torchrec.models.dlrm"])
+AFRESH = multiprocessing.get_context("spawn")
+"""For CUDA: a process that was forked off one that has asked for GPUs can't use them."""
 
 
 @dataclass
@@ -48,6 +50,7 @@ class Groups:
     rank: int
     dense: dist.ProcessGroup
     sparse: dist.ProcessGroup
+    device: torch.device
 
 
 @dataclass
@@ -69,21 +72,39 @@ class Batch:
     def kjt(self) -> KeyedJaggedTensor:
         return self.source["ids"][0].kjt
 
+    def to(self, device: torch.device, non_blocking: bool = False) -> "Batch":
+        if device.type == "cpu":
+            return self
 
-def run_ranks(function: Callable[..., Any], *args: Any, timeout_s: float = 120) -> list[Any]:
+        def move(part: Any) -> Any:
+            return part.pin_memory().to(device, non_blocking=non_blocking)
+
+        return Batch({"ids": [Ids(move(self.kjt))]}, move(self.dense), move(self.label))
+
+
+def run_ranks(
+    function: Callable[..., Any],
+    *args: Any,
+    timeout_s: float = 120,
+    world: int = WORLD,
+    device: str = "cpu",
+    backend: str = "gloo",
+) -> list[Any]:
     """What `function(groups, *args)` gives on each rank; an exception, as its text, where it raised one, or None where
     the process died without a word."""
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []
-        for rank in range(WORLD):
-            ours, theirs = PROCESSES.Pipe()
-            process = PROCESSES.Process(target=_rank, args=(rank, f"{folder}/store", theirs, function, args))
+        for rank in range(world):
+            processes_of = PROCESSES if device == "cpu" else AFRESH
+            ours, theirs = processes_of.Pipe()
+            place = (rank, world, device, backend)
+            process = processes_of.Process(target=_rank, args=(place, f"{folder}/store", theirs, function, args))
             process.start()
             theirs.close()
             pipes.append(ours)
             processes.append(process)
-        said: list[Any] = [None] * WORLD
-        for _ in range(WORLD):
+        said: list[Any] = [None] * world
+        for _ in range(world):
             ready = wait([pipe for pipe in pipes if not pipe.closed], timeout_s)
             assert ready, f"no rank answers; so far they said {said}"
             for pipe in ready:
@@ -104,11 +125,12 @@ def run_ranks(function: Callable[..., Any], *args: Any, timeout_s: float = 120) 
         return said
 
 
-def results(function: Callable[..., Any], *args: Any) -> list[Any]:
+def results(function: Callable[..., Any], *args: Any, **where: Any) -> list[Any]:
     """What the function gives on each rank, none of which fails."""
-    said = run_ranks(function, *args)
+    said = run_ranks(function, *args, **where)
     for one in said:
         assert not isinstance(one, Failure), one.text
+    assert None not in said or not where, f"a rank died without a word; they said {said}"
     return said
 
 
@@ -121,12 +143,24 @@ class Failure:
     text: str
 
 
-def _rank(rank: int, store: str, pipe: Any, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _rank(
+    place: tuple[int, int, str, str], store: str, pipe: Any, function: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
     torch.set_num_threads(1)
+    rank, world, kind, backend = place
+    device = torch.device(kind)
+    if kind == "cuda":
+        device = torch.device(kind, rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD, timeout=timedelta(seconds=60)
+        "gloo" if backend == "gloo" else "cpu:gloo,cuda:nccl",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=60),
+        device_id=None if backend == "gloo" else device,
     )
-    groups = Groups(rank, dist.new_group(backend="gloo"), dist.new_group(backend="gloo"))
+    groups = Groups(rank, dist.new_group(backend=backend), dist.new_group(backend=backend), device)
     try:
         said = function(groups, *args)
     except BaseException as error:
@@ -135,7 +169,7 @@ def _rank(rank: int, store: str, pipe: Any, function: Callable[..., Any], args: 
     pipe.close()
     if isinstance(said, Failure):
         os._exit(1)  # as the trainer does: the others may be waiting for this rank
-    dist.barrier()
+    dist.barrier(device_ids=None if backend == "gloo" else [device.index])
     os._exit(0)
 
 
@@ -172,6 +206,7 @@ def shard(
     lr: float = 1.0,
     tables: list[str] | None = None,
     mean: bool = False,
+    device: torch.device | None = None,
 ) -> Any:
     """A sharded collection. Kinds: pooled, weighted, sequence. By default the tables lie on one rank each in turn."""
     from torchrec.distributed.embedding import EmbeddingCollectionSharder
@@ -179,21 +214,24 @@ def shard(
 
     from thaw.components.trainer import torchrec_internals as torchrec_names
 
-    names = tables or list(NUM_ROWS)
+    names, world, unset = tables or list(NUM_ROWS), group.size(), torch.device("meta")
+    device = device or torch.device("cpu")
     collection: nn.Module
     if kind == "sequence":
         collection = EmbeddingCollection(
+            device=unset,
             tables=[
                 EmbeddingConfig(
                     embedding_dim=DIM, num_embeddings=NUM_ROWS[name], name=name, feature_names=FEATURES[name]
                 )
                 for name in names
-            ]
+            ],
         )
         sharder: Any = EmbeddingCollectionSharder()
     else:
         pooling = PoolingType.MEAN if mean else PoolingType.SUM
         collection = EmbeddingBagCollection(
+            device=unset,
             tables=[
                 EmbeddingBagConfig(
                     embedding_dim=DIM,
@@ -215,16 +253,16 @@ def shard(
         {
             name: torchrec_names.row_wise()
             if kinds.get(name) == "row_wise"
-            else torchrec_names.table_wise(rank=int(kinds.get(name, n % WORLD)))
+            else torchrec_names.table_wise(rank=int(kinds.get(name, n % world)))
             for n, name in enumerate(names)
         },
         sharder,
-        local_size=WORLD,
-        world_size=WORLD,
-        device_type="cpu",
+        local_size=world if device.type == "cpu" else min(world, torch.cuda.device_count()),  # ranks may share a GPU
+        world_size=world,
+        device_type=device.type,
     )
     env = torchrec_names.ShardingEnv.from_process_group(group)
-    sharded = sharder.shard(collection, plan, env, torch.device("cpu"))
+    sharded = sharder.shard(collection, plan, env, device)
     for name, part in shards(sharded):
         start, num_rows = part.metadata.shard_offsets[0], part.metadata.shard_sizes[0]
         part.tensor.copy_(initial_table(name)[start : start + num_rows])
@@ -239,13 +277,15 @@ def shards(sharded: Any) -> Iterator[tuple[str, Any]]:
 
 def rows_here(sharded: Any) -> list[tuple[str, int, torch.Tensor]]:
     """Copies of this rank's pieces of tables: name, first row, rows."""
-    return [(name, part.metadata.shard_offsets[0], part.tensor.detach().clone()) for name, part in shards(sharded)]
+    return [
+        (name, part.metadata.shard_offsets[0], part.tensor.detach().clone().cpu()) for name, part in shards(sharded)
+    ]
 
 
 def slots_here(sharded: Any) -> list[torch.Tensor]:
     state = sharded.fused_optimizer.state_dict()["state"]
     return [
-        part.tensor.detach().clone()
+        part.tensor.detach().clone().cpu()
         for key in sorted(state)
         for slot in sorted(state[key])
         for part in state[key][slot].local_shards()
@@ -272,7 +312,7 @@ class SmallModel(nn.Module):
         super().__init__()
         self.sharded = nn.ModuleDict(modules)
         self.frozen: tuple[str, ...] = ()
-        self.dense = DistributedDataParallel(Scorer(), process_group=groups.dense)
+        self.dense = DistributedDataParallel(Scorer().to(groups.device), process_group=groups.dense)
 
     def rows(self, batch: Batch) -> dict[str, torch.Tensor]:
         """[B, DIM] by feature."""
@@ -283,7 +323,8 @@ class SmallModel(nn.Module):
         return found
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        if round(batch.label.sum().item()) < 0:
+        # On a GPU this would make the host wait for the device, and hide what goes wrong where it runs ahead.
+        if batch.label.device.type == "cpu" and round(batch.label.sum().item()) < 0:
             raise AssertionError
         rows = self.rows(batch)
         logit = self.dense(torch.cat([*(rows[key] for key in KEYS), batch.dense], 1))
