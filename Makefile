@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # An index that holds the CPU build of torch; empty takes pip's own configuration.
 TORCH_INDEX ?=
 PRESET ?= demo
+# cpu or cuda: which lock file .venv is set up from. Change it in a fresh clone.
+DEVICE ?= cpu
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,7 +29,7 @@ test-slow: $(VENV)/ready  ## tests that take minutes, or fetch real data
 test-cluster: $(VENV)/ready  ## tests against the cluster of KUBECONFIG, which must have the PyTorchJob CRD
 	$(BIN)/python -m pytest -m cluster
 
-test-gpu: $(VENV)/ready  ## tests that need an NVIDIA GPU
+test-gpu: $(VENV)/ready  ## tests that need an NVIDIA GPU (DEVICE=cuda)
 	$(BIN)/python -m pytest -m gpu
 
 lint: $(VENV)/ready  ## only checks: style, format, types, import contracts
@@ -52,11 +54,11 @@ lock: $(VENV)/ready  ## resolve images/*.lock anew
 clean:  ## remove what make made, the runs excepted
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
-$(VENV)/ready: images/cpu.lock images/dev.lock pyproject.toml
+$(VENV)/ready: images/$(DEVICE).lock images/dev.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "Thaw needs Python 3.11, this is %s: make PYTHON=..." % sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c 'import importlib.metadata as m, sys; sys.exit(m.version("torch").split("+")[0] != "$(TORCH:torch==%=%)")' 2>/dev/null || \
 	  $(BIN)/pip install --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
-	$(BIN)/pip install --quiet --no-deps -r images/cpu.lock -r images/dev.lock
+	$(BIN)/pip install --quiet --no-deps -r images/$(DEVICE).lock -r images/dev.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@

@@ -32,8 +32,8 @@ def check_versions(device: Literal["cpu", "cuda"]) -> None:
     if faults:
         lock = "images/cpu.lock" if device == "cpu" else "images/cuda.lock"
         raise VersionError(
-            f"training.device is {device}, and {'; '.join(faults)}: install {lock} with --no-deps into a new environment, "
-            f"or set training.device to the other"
+            f"training.device is {device}, and {'; '.join(faults)}: install {lock} with --no-deps into a new "
+            f"environment, or set training.device to the other"
         )
 
 
