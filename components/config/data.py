@@ -14,7 +14,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 class Table(Section):
     """One ID embedding table. Ids are row numbers, 0 to num_rows - 1."""
 
-    num_rows: int = Field(ge=1, le=2**40)
+    num_rows: int = Field(ge=1, lt=2**63)
     """Rows of the table."""
     out_of_range: Literal["error", "hash", "drop", "overflow"] = "error"
     """What becomes of an id that is no row number: a refusal with feature, id, day and file; `hash` maps *every* id of

@@ -87,11 +87,13 @@ class Tree:
             text=True,
         )
         self.pids = {"driver": self.driver.pid}
-        with os.fdopen(reports) as lines:
-            while not self.pids.keys() >= reported:
-                assert select.select([lines], [], [], 60)[0], f"only {sorted(self.pids)} started"
-                name, pid = lines.readline().split()
-                self.pids[name] = int(pid)
+        told = b""  # read without a buffer, which select would not see
+        while not self.pids.keys() >= reported:
+            assert select.select([reports], [], [], 60)[0], f"only {sorted(self.pids)} started"
+            *lines, told = (told + os.read(reports, 1 << 12)).split(b"\n")
+            for name, pid in map(bytes.split, lines):
+                self.pids[name.decode()] = int(pid)
+        os.close(reports)
         self.pidfds = {name: os.pidfd_open(pid) for name, pid in self.pids.items()}
 
     def living(self, timeout_s: float) -> set[str]:
