@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -104,7 +105,9 @@ def wait_for_rank(command, rank, stage):
 def start(root, run_id):
     sets = [part for override in TINY for part in ("--set", override)]
     command = [*THAW, "run", "--preset", "small", "--root", str(root), "--run-id", run_id, *sets]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # As from a terminal: what a shell starts in the background ignores the interrupt.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
 
 
 @pytest.mark.parametrize(("number", "cause"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGINT, "KeyboardInterrupt")])
