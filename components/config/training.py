@@ -11,6 +11,9 @@ Sharding = Literal["auto", "table_wise", "row_wise"]
 Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|[MGTPE]i?|Ki)?$")]
 """Of Kubernetes: "500m" or "4" of cpu, "16Gi" of memory."""
 
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+"""Of an object of Kubernetes: a DNS-1123 subdomain."""
+
 _OPERATOR_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "PYTHONUNBUFFERED")
 
 
@@ -79,6 +82,13 @@ class Evaluation(Section):
     num_calibration_bins: int = Field(default=15, ge=2)
 
 
+class SecretKey(Section):
+    """One value of a Kubernetes secret."""
+
+    secret: Name
+    key: str = Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)
+
+
 class Cluster(Section):
     """What a PyTorchJob asks of the cluster. The local backend reads the same job and takes from it what it can use."""
 
@@ -92,11 +102,29 @@ class Cluster(Section):
     """Of each replica: limit and request."""
     shm_size: Quantity = "2Gi"
     """Size of /dev/shm in each replica."""
+    image_pull_secrets: tuple[Name, ...] = ()
+    """Names of secrets in the namespace, for a registry that asks who pulls."""
     node_selector: dict[str, str] = {}
     tolerations: tuple[dict[str, Any], ...] = ()
     """As in a pod spec."""
     env: dict[str, str] = {}
     """Set in every replica."""
+    secret_env: dict[str, SecretKey] = {}
+    """Set in every replica from a secret of the namespace; the value itself never travels."""
+    priority_class: Name | None = None
+    """PriorityClass of the pods."""
+    queue: Name | None = None
+    """Kueue LocalQueue of the namespace. The job is made suspended, and Kueue starts it when there is room."""
+    gang: bool = False
+    """Schedule all replicas or none; the operator must have been started with a gang scheduler."""
+    poll_s: float = Field(default=10, gt=0)
+    """Between two looks at a job."""
+    start_timeout_s: float = Field(default=900, gt=0)
+    """A job of which no replica runs after this long is ended, and its step fails. Time in a queue is not counted."""
+    queue_timeout_s: float = Field(default=24 * 3600, gt=0)
+    """A job that its queue has not let in after this long is ended, and its step fails."""
+    lease_timeout_s: float = Field(default=600, gt=0)
+    """A job whose launcher is gone ends itself after this long; longer than a launcher's pod takes to start anew."""
     master_port: int | None = Field(default=None, ge=1, le=65535)
     """Port of the rendezvous. None: the operator's 23456 on a cluster, a free one on one machine."""
     deadline_s: int = Field(default=24 * 3600, ge=1)
@@ -106,7 +134,12 @@ class Cluster(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "Cluster":
-        for name in self.env:
-            if name in _OPERATOR_VARIABLES or name.startswith("PET_"):
-                raise ValueError(f"cluster.env sets {name}, which the training operator sets itself; leave it out")
+        for section, names in (("env", self.env), ("secret_env", self.secret_env)):
+            for name in names:
+                if name in _OPERATOR_VARIABLES or name.startswith("PET_"):
+                    raise ValueError(
+                        f"cluster.{section} sets {name}, which the training operator sets itself; leave it out"
+                    )
+        if twice := self.env.keys() & self.secret_env.keys():
+            raise ValueError(f"cluster.env and cluster.secret_env both set {', '.join(sorted(twice))}; leave one out")
         return self
