@@ -54,7 +54,8 @@ class Cut:
     def spoiled(self, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
         """int32, one number a column of all leaves: 1 where a gradient isn't finite."""
         columns = [
-            torch.zeros(leaf.shape[1], dtype=torch.bool, device=leaf.device) if g is None else ~g.isfinite().all(dim=0)
+            # Zero times what isn't finite is no zero: one pass, and faster than to ask of every number.
+            torch.zeros(leaf.shape[1], dtype=torch.bool, device=leaf.device) if g is None else (g * 0).sum(dim=0) != 0
             for leaf, g in zip(self.leaves, gradients, strict=True)
         ]
         return torch.cat(columns).int()

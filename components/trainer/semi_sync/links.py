@@ -53,10 +53,6 @@ class Flight:
     request: Any = None
     is_dealt: bool = False
     """Whether the exchange of its ids has been submitted."""
-    arrived: Any = None
-    """The ids of all ranks that name rows of this one."""
-    dealt: Mark | None = None
-    """When those were here."""
     output: Any = None
     """Of the module, with the graph that leads back to the tables."""
     made: Cut | None = None
@@ -108,19 +104,20 @@ class Links:
             flight.request = flight.site.module.input_dist(flight.context, flight.ids)
 
     def deal(self, flight: Flight) -> None:
-        """Input dist, its second half: the ids. The host waits for them, as it splits them by feature."""
+        """Input dist, its second half: the ranks, knowing how many, exchange the ids. Nobody waits for those here."""
         with self._figures.row(INPUT_DIST, flight.batch):
-            flight.arrived = flight.request.wait().wait()
-        with self._place.on(INPUT_DIST):
-            self._figures.count_rows(flight.batch, flight.site.name, flight.site.module, list(flight.arrived))
-            flight.dealt = self._place.mark()
-        flight.request = None
+            flight.request = flight.request.wait()
 
     def look_up(self, flight: Flight) -> None:
-        """Lookup and output dist."""
-        site, module, arrived = flight.site, flight.site.module, flight.arrived
+        """Lookup and output dist, of the ids that have arrived."""
+        site, module = flight.site, flight.site.module
+        with self._figures.row(INPUT_DIST, flight.batch):
+            arrived, flight.request = flight.request.wait(), None
+        with self._place.on(INPUT_DIST):
+            self._figures.count_rows(flight.batch, site.name, module, list(arrived))
+            dealt = self._place.mark()
         with (
-            self._figures.row(LOOKUP, flight.batch, after=flight.dealt),
+            self._figures.row(LOOKUP, flight.batch, after=dealt),
             torch.set_grad_enabled(site.is_trained),
         ):
             # Made on the row of the ids, read on this one by the lookup and again by its backward pass.
@@ -129,7 +126,7 @@ class Links:
             flight.output = module.compute_and_output_dist(flight.context, arrived).wait()
             check_output(flight.output, site.name)
             self._figures.exchanged(flight.batch, module, list(arrived), flight.output, self._group.size())
-        flight.context = flight.arrived = None
+        flight.context = None
 
     def agree(self, ending: Ending) -> None:
         """Agree on where the ranks go, and on which modules get an update."""
