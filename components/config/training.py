@@ -1,8 +1,9 @@
 """How a training step runs: its ranks, its reading, its checkpoints; and the cluster that it runs on."""
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from thaw.components.config.section import Section
 
@@ -14,7 +15,25 @@ Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|[MGTPE]i?|Ki)?$
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 """Of an object of Kubernetes: a DNS-1123 subdomain."""
 
+
 _OPERATOR_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "PYTHONUNBUFFERED")
+_REGISTRY = r"[a-zA-Z0-9.-]+(:[0-9]+)?"
+_PATH = r"[a-z0-9._-]+(/[a-z0-9._-]+)*"
+_TAG = r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,127}"
+_DIGEST = r"sha256:[0-9a-f]{64}"
+
+
+def _image(name: str) -> str:
+    if not re.fullmatch(f"({_REGISTRY}/)?{_PATH}(:{_TAG}|(:{_TAG})?@{_DIGEST})", name):
+        raise ValueError(
+            f"{name!r} is neither name:tag nor name@sha256:digest, whose digest has 64 hex digits; "
+            f"say which of the name's images it is"
+        )
+    return name
+
+
+Image = Annotated[str, AfterValidator(_image)]
+"""`name:tag`, or `name@sha256:<64 hex digits>`, which alone can't come to mean another image."""
 
 
 class Training(Section):
@@ -92,7 +111,7 @@ class SecretKey(Section):
 class Cluster(Section):
     """What a PyTorchJob asks of the cluster. The local backend reads the same job and takes from it what it can use."""
 
-    image: str = DEFAULT_IMAGE
+    image: Image = DEFAULT_IMAGE
     """Image of every step and every replica."""
     namespace: str = Field(default="default", pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)
     service_account: str | None = None

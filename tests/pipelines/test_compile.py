@@ -45,10 +45,11 @@ def test_compiling_twice_gives_the_same_bytes(tmp_path):
 
 
 def test_nothing_is_installed_when_a_step_starts_and_the_image_is_the_configured_one(tmp_path):
-    text = compiled(tmp_path, "cluster.image='example.com/thaw@sha256:abc'")
+    image = f"registry.example/thaw@sha256:{'abcd' * 16}"
+    text = compiled(tmp_path, f"cluster.image='{image}'")
     assert "pip install" not in text
     executors = next(yaml.safe_load_all(text))["deploymentSpec"]["executors"].values()
-    assert {executor["container"]["image"] for executor in executors} == {"example.com/thaw@sha256:abc"}
+    assert {executor["container"]["image"] for executor in executors} == {image}
 
 
 def test_no_step_is_taken_from_kfps_cache_and_later_ones_take_the_fingerprint(tmp_path):
