@@ -78,11 +78,14 @@ def save(
     """
 
     def commit() -> None:
-        storage.write_json(storage.join(uri, CONFIG), document.model_dump(mode="json"))
-        storage.write_json(storage.join(uri, PROGRESS), dict(progress))
+        documents = {CONFIG: document.model_dump(mode="json"), PROGRESS: dict(progress)}
         if backbone is not None:
-            storage.write_json(storage.join(uri, BACKBONE), backbone.model_dump(mode="json"))
-        _mark(uri, metadata, dist.get_world_size(group))
+            documents[BACKBONE] = backbone.model_dump(mode="json")
+        for name, content in documents.items():
+            data = storage.encode_json(content)
+            storage.write_bytes(storage.join(uri, name), data)
+            digests[name] = storage.digest(data)
+        _mark(uri, metadata, digests, dist.get_world_size(group))
 
     def described(cause: str) -> str:
         return f"cannot save checkpoint {uri} ({dist.get_world_size(group)} ranks): {cause}"
@@ -91,10 +94,12 @@ def save(
         _kind(name)  # refuses one of no kind
     _on_rank_0(group, lambda: clear_torn(uri), described)
     planner = DefaultSavePlanner(flatten_state_dict=False, dedup_save_to_lowest_rank=True)
+    writer = StoreWriter(uri)
     try:
-        metadata = save_tensors(dict(tensors), storage_writer=StoreWriter(uri), planner=planner, process_group=group)
+        metadata = save_tensors(dict(tensors), storage_writer=writer, planner=planner, process_group=group)
     except CheckpointException as error:
         raise CheckpointError(described(_first_failure(error))) from error
+    digests = _gathered(writer.fs.digests, group)
     # No rank is still writing: the save ends with a reduction over the ranks' results.
     _on_rank_0(group, commit, described)
 
@@ -147,7 +152,7 @@ def load(
     return progress
 
 
-def _mark(uri: str, metadata: Metadata, world_size: int) -> None:
+def _mark(uri: str, metadata: Metadata, digests: dict[str, str], world_size: int) -> None:
     """Declare the folder complete as it lies there now."""
     files = file_sizes(uri)
     unseen = {entry.relative_path for entry in metadata.storage_data.values()} - set(files)
@@ -157,6 +162,7 @@ def _mark(uri: str, metadata: Metadata, world_size: int) -> None:
         world_size=world_size,
         versions={name: version(name) for name in ("torch", "torchrec")},
         files=files,
+        digests=digests,
         tensors={
             name: _described(info.properties.dtype, info.size)
             for name, info in metadata.state_dict_metadata.items()
@@ -185,10 +191,14 @@ def _on_rank_0(group: dist.ProcessGroup | None, act: Callable[[], Result], descr
 
 def _gather_descriptions(tensors: Mapping[str, torch.Tensor], group: dist.ProcessGroup | None) -> dict[str, str]:
     """Type and shape of every tensor that any rank has. Collective."""
+    return _gathered({name: _described(tensor.dtype, tensor.size()) for name, tensor in tensors.items()}, group)
+
+
+def _gathered(own: Mapping[str, str], group: dist.ProcessGroup | None) -> dict[str, str]:
+    """What any rank has. Collective."""
     gathered: list[Any] = [None] * dist.get_world_size(group)
-    own = {name: _described(tensor.dtype, tensor.size()) for name, tensor in tensors.items()}
-    dist.all_gather_object(gathered, own, group=group)
-    return {name: description for descriptions in gathered for name, description in descriptions.items()}
+    dist.all_gather_object(gathered, dict(own), group=group)
+    return {name: text for texts in gathered for name, text in texts.items()}
 
 
 def _described(dtype: torch.dtype, shape: torch.Size) -> str:

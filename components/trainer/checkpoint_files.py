@@ -9,6 +9,7 @@ Differs from torch's own FsspecWriter (torch 2.13, checkpoint/_fsspec_filesystem
 The format is torch's, and torch's own readers read it.
 """
 
+import hashlib
 import io
 import queue
 from collections.abc import Iterator
@@ -33,11 +34,13 @@ class _Store(FileSystemBase):
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.filesystem, self.root = open_filesystem(uri)
+        self.digests: dict[str, str] = {}
+        """`sha256:<hex>` of every file that was written here, by name."""
 
     @contextmanager
     def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
         # An error travels to the other ranks pickled; a StorageError can, those of the filesystems can't all.
-        with reporting(join(self.uri, path.rpartition("/")[2]), "read" if mode == "rb" else "write"):
+        with reporting(join(self.uri, _name(path)), "read" if mode == "rb" else "write"):
             stream = self.filesystem.open(path, mode)
             if mode == "rb":
                 with stream:
@@ -53,6 +56,7 @@ class _Store(FileSystemBase):
                 raise
             finally:
                 stream.close()
+            self.digests[_name(path)] = f"sha256:{remembering.sha256.hexdigest()}"
 
     def _discard(self, stream: Any, path: str) -> None:
         if isinstance(stream, AbstractBufferedFile):
@@ -68,6 +72,7 @@ class _Store(FileSystemBase):
 
     def rename(self, path: Any, new_path: Any) -> None:
         self.filesystem.mv(path, new_path)
+        self.digests[_name(new_path)] = self.digests.pop(_name(path))
 
     def init_path(self, path: Any) -> str:
         return str(path)
@@ -86,22 +91,30 @@ class _Store(FileSystemBase):
         self.filesystem.rm_file(path)
 
 
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
 class _Remembering(io.RawIOBase):
-    """A stream that keeps the error of a write: torch's archive writer meets it, and raises one of its own instead."""
+    """A stream that keeps the error of a write: torch's archive writer meets it, and raises one of its own instead.
+    And it keeps the digest of what was written; torch writes from front to back."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self.error: OSError | None = None
+        self.sha256 = hashlib.sha256()
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
         try:
-            return int(self._stream.write(data))
+            num_bytes = int(self._stream.write(data))
         except OSError as error:
             self.error = error
             raise
+        self.sha256.update(data[:num_bytes])
+        return num_bytes
 
     def tell(self) -> int:
         return int(self._stream.tell())
