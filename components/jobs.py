@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from thaw.components.config.recipe import Policy
 from thaw.components.config.section import Section
@@ -29,6 +29,8 @@ class JobSpec(Section):
     """Counted over the run's training stages from 0; with the seed it gives the order of the rows."""
     resume_uri: str | None = None
     """A checkpoint that an earlier attempt of the same stage left in mid-epoch."""
+    lease_timeout_s: float | None = Field(default=None, gt=0)
+    """After so long without a renewal of the lease beside `job.json`, rank 0 ends the job. None: there is no lease."""
 
     @model_validator(mode="after")
     def _check(self) -> "JobSpec":

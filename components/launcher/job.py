@@ -14,8 +14,8 @@ from thaw.components.jobs import JobSpec
 MAX_NAME_LENGTH = 50
 """Pods and services are named after the job, with up to 13 more characters (-worker-99999), and end at 63."""
 
-_ATTEMPT_FIELDS = {"job", "output_uri", "resume_uri"}
-"""What another attempt at the same work has otherwise."""
+_ATTEMPT_FIELDS = {"job", "output_uri", "resume_uri", "lease_timeout_s"}
+"""What another attempt at the same work, or the same elsewhere, has otherwise."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ def training_job(
     policy: Policy | None = None,
     epoch: int = 0,
     resume_uri: str | None = None,
+    lease_timeout_s: float | None = None,
 ) -> TrainingJob:
     """The job of one attempt at a stage, named. The arguments are the fields of JobSpec."""
     spec = JobSpec(
@@ -70,6 +71,7 @@ def training_job(
         policy=policy,
         epoch=epoch,
         resume_uri=resume_uri,
+        lease_timeout_s=lease_timeout_s,
     )
     name = _name(config.name, spec, attempt)
     return TrainingJob(config=config, spec=spec.model_copy(update={"job": name}), attempt=attempt)

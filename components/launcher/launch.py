@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from thaw.components import storage
+from thaw.components import lease, storage
 from thaw.components.launcher import local, pytorchjob
 from thaw.components.launcher.failure import JobFailed
 from thaw.components.launcher.job import TrainingJob
@@ -42,7 +42,8 @@ def launch(job: TrainingJob, backend: str, on_line: Callable[[str], None] = prin
     manifest = pytorchjob.render(job)
     storage.create_json(job.spec_uri, job.spec.model_dump(mode="json"))
     storage.create_json(storage.join(output_uri, "pytorchjob.json"), manifest)
-    BACKENDS[backend](manifest, storage.join(output_uri, "logs"), on_line)
+    with lease.renewed(storage.join(output_uri, lease.LEASE), job.spec.lease_timeout_s):
+        BACKENDS[backend](manifest, storage.join(output_uri, "logs"), on_line)
     result_uri = storage.join(output_uri, "result.json")
     try:
         result: dict[str, Any] = storage.read_json(result_uri)

@@ -52,6 +52,8 @@ def run_stage_job(
         policy=policy,
         epoch=epoch,
         resume_uri=_last_checkpoint(current),
+        # Here the job ends with its launcher by other means: lifeline.py.
+        lease_timeout_s=None if backend == "local" else config.cluster.lease_timeout_s,
     )
     return launch(job, backend)
 

@@ -1,6 +1,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launcher_jobs import stage_job
@@ -10,7 +11,8 @@ from thaw.components.config import load
 from thaw.components.jobs import JobSpec
 from thaw.components.launcher import pytorchjob
 from thaw.components.launcher.failure import JobFailed
-from thaw.components.launcher.launch import launch
+from thaw.components.launcher.launch import BACKENDS, launch
+from thaw.components.lease import LEASE, Lease
 
 WRITES_ITS_RESULT = """
 import json, os, pathlib, sys
@@ -37,6 +39,23 @@ def test_a_job_gives_the_figures_that_its_ranks_wrote(ranks_run: Callable[[str],
     assert JobSpec.model_validate(json.loads((output / "job.json").read_text()), strict=False) == job.spec
     assert json.loads((output / "pytorchjob.json").read_text()) == pytorchjob.render(job)
     assert sorted(path.name for path in (output / "logs").iterdir()) == ["master-0.log", "worker-0.log"]
+
+
+def test_a_job_with_a_lease_has_it_renewed_while_its_backend_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found: list[Lease] = []
+
+    def backend(manifest: dict[str, Any], log_uri: str, on_line: Callable[[str], None]) -> None:
+        uri = str(tmp_path / LEASE)
+        while not found or found[-1].renewal < 1:
+            found.append(Lease.model_validate_json(storage.read_bytes(uri)))
+        storage.write_json(str(tmp_path / "result.json"), {})
+
+    monkeypatch.setitem(BACKENDS, "elsewhere", backend)
+    launch(stage_job(load("small"), output_uri=str(tmp_path), lease_timeout_s=0.5), "elsewhere")
+    assert found[0].renewal == 0
+    assert {lease.timeout_s for lease in found} == {0.5}
 
 
 # https://github.com/kubeflow/pipelines/issues/8051

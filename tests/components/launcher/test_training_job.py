@@ -42,6 +42,7 @@ def test_another_attempt_is_the_same_work_under_another_name() -> None:
     second = stage_job(load("small"), attempt=2, resume_uri="gs://bucket/train-frozen/attempt-1/checkpoints/step-20")
     assert first.spec_digest == second.spec_digest
     assert second.name == first.name.removesuffix("1") + "2"
+    assert stage_job(load("small"), lease_timeout_s=600.0).name == first.name
 
 
 def test_other_work_has_another_name() -> None:
