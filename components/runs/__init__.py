@@ -9,7 +9,7 @@
 Nothing is ever replaced: another try is another attempt, and a reader trusts an attempt only with its manifest.
 """
 
-from thaw.components.runs.agreement import check_same_config, check_same_plan
+from thaw.components.runs.agreement import check_same_config, check_same_plan, check_same_run
 from thaw.components.runs.attempt import (
     STAGES,
     Attempt,
@@ -27,7 +27,7 @@ from thaw.components.runs.manifest import (
     read_failure,
     read_manifest,
 )
-from thaw.components.runs.run import RunRecord, create_run, list_runs, read_run
+from thaw.components.runs.run import RunRecord, create_run, list_runs, open_run, read_run
 from thaw.components.runs.stage import Stage, stage
 from thaw.components.runs.status import RunStatus, StageStatus, run_status
 from thaw.components.runs.versions import versions
@@ -46,11 +46,13 @@ __all__ = [
     "begin_attempt",
     "check_same_config",
     "check_same_plan",
+    "check_same_run",
     "commit",
     "committed_attempt",
     "create_run",
     "fail",
     "list_runs",
+    "open_run",
     "read_failure",
     "read_manifest",
     "read_run",

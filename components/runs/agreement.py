@@ -1,4 +1,4 @@
-"""Whether a checkpoint may be continued under a configuration."""
+"""Whether what was begun under one configuration may be continued under another."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,13 +35,28 @@ def check_same_plan(saved: dict[str, Any], plan: dict[str, Any]) -> None:
     _refuse("the checkpoint is of an epoch that goes another way; start a new run", saved, plan)
 
 
+def check_same_run(run_uri: str, recorded: dict[str, Any], config: RunConfig) -> None:
+    """Refuses to go on with a run whose record says another configuration.
+
+    Args:
+        run_uri: Folder of the run.
+        recorded: The document of its record.
+        config: The document that was handed in.
+
+    Raises:
+        ValueError: naming the run, and every key that differs, with both values.
+    """
+    what = f"{run_uri} was begun with another configuration; choose another run id"
+    _refuse(what, recorded, config.model_dump(mode="json"), "its record")
+
+
 _ABSENT = object()
 
 
-def _refuse(what: str, saved: dict[str, Any], present: dict[str, Any]) -> None:
+def _refuse(what: str, saved: dict[str, Any], present: dict[str, Any], place: str = "the checkpoint") -> None:
     before, now = dict(_flat(saved)), dict(_flat(present))
     differences = [
-        f"{key}: {before.get(key, 'absent')!r} in the checkpoint, {now.get(key, 'absent')!r} in this run"
+        f"{key}: {before.get(key, 'absent')!r} in {place}, {now.get(key, 'absent')!r} in this run"
         for key in sorted(before.keys() | now.keys())
         if before.get(key, _ABSENT) != now.get(key, _ABSENT)
     ]

@@ -45,17 +45,39 @@ def create_run(root: str, run_id: str, config: RunConfig, extra: dict[str, Any] 
         ValueError: the id is no name of a folder, or taken.
         StorageError: the root cannot be written.
     """
-    if not _RUN_ID.fullmatch(run_id):
-        raise ValueError(f"run id {run_id!r}: only letters, digits, '-', '_' and '.', beginning with a letter or digit")
+    record = _record(run_id, config, extra or {})
     run_uri = storage.join(root, "runs", run_id)
-    record = RunRecord(
-        run_id=run_id, created_at=now(), config=config.model_dump(mode="json"), versions=versions(), extra=extra or {}
-    )
     try:
         storage.create_json(storage.join(run_uri, RUN), record.model_dump(mode="json"))
     except FileExistsError:
         raise ValueError(f"run id {run_id!r} is taken: {run_uri} is there, and no run is ever replaced; choose another")
     return run_uri
+
+
+def open_run(run_uri: str, config: RunConfig, extra: dict[str, Any]) -> RunRecord:
+    """The record of a run: the one that is there, else made now. Of several that open a run, all get the same.
+
+    Whether it is the caller's own run is for the caller to tell, by `config` and `extra`.
+
+    Args:
+        run_uri: Folder of the run, `<root>/runs/<run id>`.
+        config: The run's document, for a record that is made.
+        extra: As of `create_run`, for a record that is made.
+
+    Raises:
+        ValueError: the URI is no folder of a run, or the record is damaged.
+        StorageError: the root cannot be written.
+    """
+    folder, _, run_id = run_uri.rpartition("/")
+    root, _, runs = folder.rpartition("/")
+    if runs != "runs" or not root:
+        raise ValueError(f"run_uri: {run_uri!r} is not the folder of a run; give <root>/runs/<run id>")
+    record = _record(run_id, config, extra)
+    try:
+        storage.create_json(storage.join(run_uri, RUN), record.model_dump(mode="json"))
+    except FileExistsError:
+        return read_run(run_uri)
+    return record
 
 
 def read_run(run_uri: str) -> RunRecord:
@@ -78,3 +100,10 @@ def list_runs(root: str) -> list[str]:
     folder = storage.join(root, "runs")
     uris = [storage.join(folder, name) for name in storage.list_dirs(folder)]
     return [uri for uri in uris if storage.exists(storage.join(uri, RUN))]
+
+
+def _record(run_id: str, config: RunConfig, extra: dict[str, Any]) -> RunRecord:
+    if not _RUN_ID.fullmatch(run_id):
+        raise ValueError(f"run id {run_id!r}: only letters, digits, '-', '_' and '.', beginning with a letter or digit")
+    document = config.model_dump(mode="json")
+    return RunRecord(run_id=run_id, created_at=now(), config=document, versions=versions(), extra=extra)

@@ -1,9 +1,11 @@
-"""Days by calendar arithmetic: no clock, no time zone, no 24 hours."""
+"""Days by calendar arithmetic: no clock, no 24 hours. A time zone counts once, where an instant becomes a day."""
 
 import datetime
 import re
+import zoneinfo
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})")
 
 
 def parse_date(text: str, parameter: str = "date") -> datetime.date:
@@ -21,8 +23,68 @@ def parse_date(text: str, parameter: str = "date") -> datetime.date:
             return datetime.date.fromisoformat(text)
         except ValueError:
             raise ValueError(f"{parameter}: '{text}' is no day of the calendar; give YYYY-MM-DD") from None
-    macro = " (a scheduler's macro that was not expanded)" if text.startswith(("[[", "{{")) else ""
-    raise ValueError(f"{parameter}: '{text}' is not a date{macro}; give YYYY-MM-DD, as 2026-03-02")
+    raise ValueError(f"{parameter}: '{text}' is not a date{_macro(text)}; give YYYY-MM-DD, as 2026-03-02")
+
+
+def parse_instant(text: str, parameter: str = "scheduled_time") -> datetime.datetime:
+    """The instant that a text names, in UTC.
+
+    Args:
+        text: YYYY-MM-DDTHH:MM:SSZ, or with an offset in place of Z, as RFC 3339 has it.
+        parameter: Where the text came from, for the message.
+
+    Raises:
+        ValueError: any other text; with the text as it came.
+    """
+    if _INSTANT.fullmatch(text):
+        try:
+            return datetime.datetime.fromisoformat(text).astimezone(datetime.UTC)
+        except (ValueError, OverflowError):
+            pass
+    raise ValueError(
+        f"{parameter}: '{text}' is not an instant{_macro(text)}; give YYYY-MM-DDTHH:MM:SSZ, as 2026-03-02T06:00:00Z"
+    )
+
+
+def parse_zone(name: str, parameter: str = "zone") -> zoneinfo.ZoneInfo:
+    """The time zone of a name.
+
+    Args:
+        name: Of the IANA data base, as America/Los_Angeles, or UTC.
+        parameter: Where the name came from, for the message.
+
+    Raises:
+        ValueError: there is no such zone; with the name as it came.
+    """
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):  # a folder of zones is an OSError
+        raise ValueError(
+            f"{parameter}: '{name}' is not a time zone{_macro(name)}; give a name as UTC or America/Los_Angeles"
+        ) from None
+
+
+def scheduled_day(instant: datetime.datetime, zone: zoneinfo.ZoneInfo, lag_days: int) -> datetime.date:
+    """D of a scheduled run: the date of its scheduled instant in a zone, minus the lag.
+
+    Args:
+        instant: For when the run was scheduled, whenever it really starts.
+        zone: Whose calendar counts.
+        lag_days: How many days D lies before that date.
+
+    Raises:
+        ValueError: a negative lag, or one that the calendar has no room for.
+    """
+    if lag_days < 0:
+        raise ValueError(f"lag_days: {lag_days} is negative; D would lie after the scheduled time")
+    try:
+        return instant.astimezone(zone).date() - datetime.timedelta(days=lag_days)
+    except OverflowError:
+        raise ValueError(f"lag_days: {lag_days} days before {instant.isoformat()} the calendar has none") from None
+
+
+def _macro(text: str) -> str:
+    return " (a scheduler's macro that was not expanded)" if text.startswith(("[[", "{{")) else ""
 
 
 def days_before(date: datetime.date, num_days: int, parameter: str) -> tuple[datetime.date, ...]:

@@ -1,12 +1,13 @@
 """The step `select-window`: the first of a run, and the only one that looks for files."""
 
-from typing import Any, Protocol
+import datetime
+from typing import Any, NamedTuple, Protocol
 
 from thaw.components import storage
-from thaw.components.config import from_parameter
+from thaw.components.config import RunConfig, from_parameter
 from thaw.components.events import emit
-from thaw.components.runs import stage
-from thaw.components.select_window.calendar import parse_date
+from thaw.components.runs import RunRecord, check_same_run, open_run, stage
+from thaw.components.select_window.calendar import parse_date, parse_instant, parse_zone, scheduled_day
 from thaw.components.select_window.selection import select
 from thaw.components.select_window.window import FILE_NAME
 
@@ -20,24 +21,98 @@ class WindowArtifact(Protocol):
     metadata: dict[str, Any]
 
 
-def run(config: str, run_uri: str, date: str, window: WindowArtifact) -> str:
+class Selected(NamedTuple):
+    """What the later steps take from this one."""
+
+    run_uri: str
+    fingerprint: str
+    """Of all pinned files."""
+
+
+def run(config: str, run_uri: str, date: str, backend: str, window: WindowArtifact) -> Selected:
     """Writes the window document into a new attempt, and commits it.
+
+    A run that was started in Kubeflow's own UI has no record yet, and gets it here.
 
     Args:
         config: The run's document, as `to_parameter` gave it.
         run_uri: Folder of the run.
         date: D, YYYY-MM-DD.
+        backend: Where the run's jobs run, for the record.
         window: Gets the attempt's folder, and the window's summary.
 
-    Returns:
-        The fingerprint of all pinned files.
-
     Raises:
-        ValueError: the date is none; nothing was listed or written by then.
+        ValueError: the date is none, or the run was begun with another configuration or date; nothing was listed or
+            written by then.
         WindowError: days or files are not there, or broken.
     """
     day = parse_date(date)
     settings = from_parameter(config)
+    record = open_run(run_uri, settings, {"date": str(day), "backend": backend})
+    check_same_run(run_uri, record.config, settings)
+    if record.extra.get("date", date) != date:
+        raise ValueError(f"date: '{date}', and {run_uri} was begun for {record.extra['date']}; choose another run id")
+    return _select(settings, run_uri, day, window)
+
+
+def run_scheduled(
+    config: str,
+    root: str,
+    schedule: str,
+    scheduled_time: str,
+    zone: str,
+    lag_days: int,
+    kfp_run: str,
+    backend: str,
+    window: WindowArtifact,
+) -> Selected:
+    """Resolves D, claims it for this run of Kubeflow, writes the window document and commits it.
+
+    The claim is the run's record, which is created or there: a schedule's D is never run twice, whatever becomes of
+    the schedule. A retry in Kubeflow has the same `kfp_run`, and goes on.
+
+    Args:
+        config: The run's document, as `to_parameter` gave it.
+        root: Where `runs/` lies.
+        schedule: Name of the schedule; begins the run's id.
+        scheduled_time: For when the run was scheduled, YYYY-MM-DDTHH:MM:SSZ.
+        zone: Whose calendar turns that into a date.
+        lag_days: How many days D lies before that date.
+        kfp_run: ID of the run in Kubeflow.
+        backend: Where the run's jobs run, for the record.
+        window: Gets the attempt's folder, and the window's summary.
+
+    Raises:
+        ValueError: a parameter is not what it should be, or D has been claimed by another run; nothing was listed or
+            written by then.
+        WindowError: days or files are not there, or broken.
+    """
+    day = scheduled_day(parse_instant(scheduled_time), parse_zone(zone), lag_days)
+    for parameter, text in (("root", root), ("schedule", schedule), ("kfp_run", kfp_run)):
+        if not text.strip() or "{{" in text or "[[" in text:
+            raise ValueError(f"{parameter}: '{text}' is empty, or a placeholder that was not expanded")
+    settings = from_parameter(config)
+    if lag_days < (num_days := settings.data.window.num_evaluation_days):
+        message = f"lag_days is {lag_days}: at the scheduled time not all {num_days} evaluation days from D on are over"
+        emit("warning", stage=STAGE, message=message)
+    run_uri = storage.join(root, "runs", f"{schedule}-{day}")
+    asked = {"schedule": schedule, "scheduled_time": scheduled_time, "zone": zone, "lag_days": lag_days}
+    record = open_run(run_uri, settings, {"date": str(day), "backend": backend, "kfp_run": kfp_run, **asked})
+    if record.extra.get("kfp_run") != kfp_run:
+        raise ValueError(
+            f"D = {day} of schedule {schedule} is claimed by {_claimant(record)} ({run_uri}); "
+            f"Kubeflow's run {kfp_run} must not run it a second time"
+        )
+    check_same_run(run_uri, record.config, settings)
+    return _select(settings, run_uri, day, window)
+
+
+def _claimant(record: RunRecord) -> str:
+    claimant = record.extra.get("kfp_run")
+    return f"Kubeflow's run {claimant}" if claimant else f"a run that was submitted at {record.created_at}"
+
+
+def _select(settings: RunConfig, run_uri: str, day: datetime.date, window: WindowArtifact) -> Selected:
     with stage(settings, run_uri, STAGE) as attempt:
         selected = select(settings, day)
         if missing := [*selected.missing_engagement_days, *selected.missing_days]:
@@ -48,4 +123,4 @@ def run(config: str, run_uri: str, date: str, window: WindowArtifact) -> str:
         attempt.commit(outputs={"window": FILE_NAME}, window=summary)
     window.uri = attempt.uri
     window.metadata.update(summary)
-    return selected.fingerprint
+    return Selected(run_uri, selected.fingerprint)

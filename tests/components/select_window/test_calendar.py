@@ -1,12 +1,21 @@
 import datetime
 import itertools
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from thaw.components.config import ConfigError, load
-from thaw.components.select_window.calendar import days_before, days_from, parse_date
+from thaw.components.select_window.calendar import (
+    days_before,
+    days_from,
+    parse_date,
+    parse_instant,
+    parse_zone,
+    scheduled_day,
+)
 
 day = datetime.date.fromisoformat
 
@@ -85,3 +94,37 @@ def test_a_text_that_is_no_date_is_refused_verbatim_with_parameter_and_format(te
     assert message.startswith("date: ")
     assert f"'{text}'" in message
     assert "YYYY-MM-DD" in message
+
+
+@pytest.mark.parametrize(
+    ("instant", "zone", "lag_days", "date"),
+    [
+        ("2026-03-02T00:30:00Z", "UTC", 0, "2026-03-02"),
+        ("2026-03-02T00:30:00Z", "America/Los_Angeles", 0, "2026-03-01"),
+        ("2026-03-08T09:59:59Z", "America/Los_Angeles", 0, "2026-03-08"),
+        ("2026-03-09T06:59:59Z", "America/Los_Angeles", 0, "2026-03-08"),  # 23:59:59, an hour later than the day before
+        ("2026-03-09T07:00:00Z", "America/Los_Angeles", 0, "2026-03-09"),
+        ("2026-11-02T07:59:59Z", "America/Los_Angeles", 0, "2026-11-01"),
+        ("2028-03-01T06:00:00Z", "UTC", 1, "2028-02-29"),
+        ("2027-01-01T06:00:00Z", "UTC", 2, "2026-12-30"),
+        ("2026-03-02T05:30:00+05:30", "UTC", 0, "2026-03-02"),
+        ("2026-03-01T20:00:00Z", "Asia/Kolkata", 0, "2026-03-02"),
+    ],
+)
+def test_the_date_of_a_scheduled_instant_is_that_of_its_zone_minus_the_lag(
+    instant: str, zone: str, lag_days: int, date: str
+) -> None:
+    assert scheduled_day(parse_instant(instant), parse_zone(zone), lag_days) == day(date)
+
+
+def test_a_lag_that_the_calendar_has_no_room_for_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="lag_days: 10000000 days"):
+        scheduled_day(parse_instant("2026-03-02T00:30:00Z"), parse_zone("UTC"), 10_000_000)
+
+
+def test_zones_are_known_on_a_machine_that_has_none_of_its_own() -> None:
+    code = (
+        "import zoneinfo; zoneinfo.reset_tzpath(to=()); "
+        "from thaw.components.select_window.calendar import parse_zone; parse_zone('America/Los_Angeles')"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -24,7 +24,7 @@ class Artifact:
 def test_the_step_commits_the_window_document(configure: Configure, requests_uri: str, store_uri: str) -> None:
     run_uri = create_run(store_uri, "r1", configure())
     artifact = Artifact()
-    fingerprint = run(to_parameter(configure()), run_uri, "2026-03-02", artifact)
+    _, fingerprint = run(to_parameter(configure()), run_uri, "2026-03-02", "local", artifact)
     assert artifact.uri == storage.join(run_uri, "select-window", "attempt-1")
     window = read_window(storage.join(artifact.uri, FILE_NAME))
     assert (window.date, window.fingerprint) == (DATE, fingerprint)
@@ -39,14 +39,14 @@ def test_selecting_again_after_the_log_changed_is_a_new_attempt_with_a_new_finge
     configure: Configure, requests_uri: str, store_uri: str
 ) -> None:
     run_uri = create_run(store_uri, "r1", configure())
-    parameters = (to_parameter(configure()), run_uri, "2026-03-02")
+    parameters = (to_parameter(configure()), run_uri, "2026-03-02", "local")
     first = run(*parameters, Artifact())
     assert run(*parameters, Artifact()) == first
     storage.write_bytes(storage.join(day_uri(requests_uri, -1), "part-0.parquet"), parquet(130))
     artifact = Artifact()
     assert run(*parameters, artifact) != first
     assert artifact.uri.endswith("attempt-3")
-    assert read_window(storage.join(run_uri, "select-window/attempt-1", FILE_NAME)).fingerprint == first
+    assert read_window(storage.join(run_uri, "select-window/attempt-1", FILE_NAME)).fingerprint == first.fingerprint
 
 
 @pytest.mark.parametrize("store_uri", ["local"], indirect=True)
@@ -56,7 +56,7 @@ def test_a_text_that_is_no_date_ends_the_step_before_it_lists_or_writes(
 ) -> None:
     run_uri = create_run(store_uri, "r1", configure())  # There is no log: listing it would be another error.
     with pytest.raises(ValueError) as caught:
-        run(to_parameter(configure()), run_uri, date, Artifact())
+        run(to_parameter(configure()), run_uri, date, "local", Artifact())
     assert f"'{date}'" in str(caught.value)
     assert [path.name for path in Path(store_uri).rglob("*")] == ["runs", "r1", "run.json"]
 
@@ -65,7 +65,7 @@ def test_missing_days_are_recorded_as_the_steps_failure(configure: Configure, st
     run_uri = create_run(store_uri, "r1", configure())
     artifact = Artifact()
     with pytest.raises(ValueError, match="days are missing or empty") as caught:
-        run(to_parameter(configure()), run_uri, "2026-03-02", artifact)
+        run(to_parameter(configure()), run_uri, "2026-03-02", "local", artifact)
     failure = read_failure(storage.join(run_uri, "select-window", "attempt-1"))
     assert failure is not None and failure.message == str(caught.value)
     assert (artifact.uri, artifact.metadata) == ("", {})
@@ -77,6 +77,6 @@ def test_allowed_gaps_are_said_aloud(
     filesystem, path = storage.open_filesystem(day_uri(requests_uri, -3))
     filesystem.rm(path, recursive=True)
     config = configure("data.window.max_missing_days=1")
-    run(to_parameter(config), create_run(store_uri, "r1", config), "2026-03-02", Artifact())
+    run(to_parameter(config), create_run(store_uri, "r1", config), "2026-03-02", "local", Artifact())
     warnings = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"warning"' in line]
     assert [warning["message"] for warning in warnings] == ["1 missing days, as the configuration allows: 2026-02-27"]
