@@ -15,7 +15,7 @@ from thaw.components.trainer.semi_sync.links import Site
 from thaw.components.trainer.semi_sync.measure import Figures
 from thaw.components.trainer.semi_sync.places import ChainStreams, ChainThread, Place
 from thaw.components.trainer.semi_sync.schedule import Schedule, Step
-from thaw.components.trainer.semi_sync.sites import check_group, sharded_modules
+from thaw.components.trainer.semi_sync.sites import check_device, check_group, sharded_modules
 from thaw.components.trainer.torchrec_internals import LazyNoWait, ShardedModule
 
 
@@ -59,11 +59,14 @@ class PrefetchingForward:
             count_rows_every: batches between two counts of the rows that a batch shares with the one before; 0: none.
 
         Raises:
-            ValueError: a name that no module has, a module of another kind, a group that is shared.
+            ValueError: a name that no module has, a module of another kind, a group that is shared, tables on another
+                device.
         """
         inputs = inputs or {}
         modules = sharded_modules(model, {"frozen": frozen, "synchronous": synchronous, "inputs": inputs})
+        device = device or torch.device("cpu")
         check_group(model, group)
+        check_device(modules, device)
         if staleness not in (0, 1) or depth < 0:
             raise ValueError(f"staleness is 0 or 1 and depth at least 0, not {staleness} and {depth}")
         self._sites = [
@@ -76,12 +79,10 @@ class PrefetchingForward:
             )
             for name, module in modules.items()
         ]
-        place: Place = ChainStreams(device) if device is not None and device.type == "cuda" else ChainThread()
+        place: Place = ChainStreams(device) if device.type == "cuda" else ChainThread()
         self.figures = Figures(place, trace_steps, count_rows_every)
         """Times, staleness and bytes of every step."""
-        self.schedule = Schedule(
-            self._sites, group, place, self.figures, optimizer, scaler, device or torch.device("cpu")
-        )
+        self.schedule = Schedule(self._sites, group, place, self.figures, optimizer, scaler, device)
         for site in self._sites:
             site.module.forward = partial(self._called, site)
 

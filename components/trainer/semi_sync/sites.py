@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -41,6 +42,20 @@ def sharded_modules(
             if name not in found:
                 raise ValueError(f"{argument} names {name!r}; the sharded modules are {', '.join(sorted(found))}")
     return dict(sorted(found.items()))
+
+
+def check_device(modules: Mapping[str, ShardedModule], device: torch.device) -> None:
+    """Pass the device that the tables of this rank are on.
+
+    Raises:
+        ValueError: they are on another one.
+    """
+    for name, module in modules.items():
+        for parameter in module.parameters():
+            if parameter.device.type != device.type:
+                raise ValueError(
+                    f"the tables of {name} are on {parameter.device}, not on {device}; give it as `device`"
+                )
 
 
 def check_group(model: object, group: dist.ProcessGroup) -> None:

@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from stage import Stage, error, play, told
 from torch import nn
@@ -37,6 +38,8 @@ def refusals(stage: Stage) -> dict[str, Any]:
         PrefetchingForward(stage.model, None, group=stage.groups.dense)
     with error() as said["staleness"]:
         PrefetchingForward(stage.model, None, group=own, staleness=2)  # type: ignore[arg-type]
+    with error() as said["device"]:
+        PrefetchingForward(stage.model, None, group=own, device=torch.device("cuda"))
     with error() as said["ddp"]:
         wrapped = nn.ModuleDict({"tables": stage.tables, "dense": DistributedDataParallel(nn.Linear(1, 1))})
         PrefetchingForward(wrapped, None, group=own)
@@ -69,6 +72,7 @@ def test_what_it_cannot_work_with_is_refused_when_it_is_built(everyone: list[Any
         assert "a process group of their own" in told["world"][0]
         assert "the gradients of dense are reduced in the tables' process group" in told["shared"][0]
         assert "staleness is 0 or 1" in told["staleness"][0]
+        assert "sharded.tables are on cpu, not on cuda; give it as `device`" in told["device"][0]
         assert told["ddp"] == []
 
 
