@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pydantic import AwareDatetime
 
@@ -104,15 +104,13 @@ def watch(uri: str, timeout_s: float, lost: Callable[[LeaseLostError], None]) ->
     changed = threading.Event()
 
     def read() -> None:
-        content = None
+        content: bytes | None = None
         while True:
-            try:
+            with suppress(OSError):
                 found = storage.read_bytes(uri)
-            except OSError:
-                found = content
-            if found != content:
-                content = found
-                changed.set()
+                if found != content:
+                    content = found
+                    changed.set()
             time.sleep(timeout_s / LOOKS)
 
     def wait() -> None:

@@ -1,0 +1,1 @@
+"""The backend `kubernetes`: what the launcher and the commands do at an API server."""
