@@ -8,9 +8,13 @@ from thaw.components.config.training import DEFAULT_IMAGE
 
 
 @component(base_image=DEFAULT_IMAGE, install_kfp_package=False)
-def select_window(config: str, run_uri: str, date: str, backend: str, window: Output[Dataset]) -> NamedTuple(
-    "Selected", [("run_uri", str), ("fingerprint", str)]
-):
+def select_window(
+    config: str,
+    run_uri: str,
+    date: str,
+    backend: str,
+    window: Output[Dataset],
+) -> NamedTuple("Selected", [("run_uri", str), ("fingerprint", str)]):  # type: ignore[valid-type]
     """Pin every file of the run: the window's days, the evaluation days, the backbone's days.
 
     Args:
@@ -30,7 +34,7 @@ def select_window(config: str, run_uri: str, date: str, backend: str, window: Ou
 
 
 @component(base_image=DEFAULT_IMAGE, install_kfp_package=False)
-def select_scheduled_window(  # type: ignore[valid-type]
+def select_scheduled_window(
     config: str,
     root: str,
     schedule: str,
@@ -40,7 +44,7 @@ def select_scheduled_window(  # type: ignore[valid-type]
     kfp_run: str,
     backend: str,
     window: Output[Dataset],
-) -> NamedTuple("Selected", [("run_uri", str), ("fingerprint", str)]):
+) -> NamedTuple("Selected", [("run_uri", str), ("fingerprint", str)]):  # type: ignore[valid-type]
     """Resolve the date of a scheduled run, claim it, and pin every file of the run.
 
     Args:
