@@ -18,7 +18,7 @@ from thaw.components.storage.documents import (
 )
 from thaw.components.storage.errors import StorageError
 from thaw.components.storage.filesystem import join, open_filesystem
-from thaw.components.storage.listing import FileInfo, content_version, list_dirs, list_files
+from thaw.components.storage.listing import FileInfo, content_version, find_files, list_dirs, list_files
 
 __all__ = [
     "FileInfo",
@@ -28,6 +28,7 @@ __all__ = [
     "create_json",
     "encode_json",
     "exists",
+    "find_files",
     "join",
     "list_dirs",
     "list_files",

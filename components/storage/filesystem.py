@@ -1,5 +1,6 @@
 """From a URI to the filesystem that holds it."""
 
+import logging
 import os
 from typing import Any
 
@@ -10,6 +11,8 @@ from fsspec.implementations.local import LocalFileSystem
 # gcsfs asks the Storage Control API for each bucket's layout, unless this is set before its import: where that API
 # cannot be reached, every operation waits a minute first.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+# It logs, with a traceback, what it raises as well.
+logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
 
 
 READ_TIMEOUT_S = 120.0
@@ -46,3 +49,8 @@ def open_filesystem(uri: str, read_timeout_s: float = READ_TIMEOUT_S) -> tuple[f
 def is_local(filesystem: fsspec.AbstractFileSystem) -> bool:
     """Whether the files are on this machine, where a write needs care of its own."""
     return isinstance(filesystem, LocalFileSystem)
+
+
+def is_gcs(filesystem: fsspec.AbstractFileSystem) -> bool:
+    """Whether the files are in Google Cloud Storage. Asked without an import of gcsfs, which takes its time."""
+    return "gs" in ([filesystem.protocol] if isinstance(filesystem.protocol, str) else filesystem.protocol)

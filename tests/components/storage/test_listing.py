@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,50 @@ def test_a_name_that_begins_like_the_folder_is_not_in_it(store_uri: str) -> None
     fill(store_uri, "day=1/x", "day=11/y", "day=1.txt")
     assert [file.path for file in storage.list_files(storage.join(store_uri, "day=1"))] == [
         storage.join(store_uri, "day=1/x")
+    ]
+
+
+def test_files_are_found_by_a_pattern_that_stands_for_whole_names(store_uri: str) -> None:
+    root = storage.join(store_uri, "r[x]t*")
+    fill(root, "a/run.json", "b/run.json", "a/s/run.json", "run.json", "b/run.json.txt", "b/.run.json.tmp")
+    assert [file.path for file in storage.find_files(root, "*/run.json")] == [
+        f"{root}/a/run.json",
+        f"{root}/b/run.json",
+    ]
+    assert [file.path for file in storage.find_files(root, "*/s/*.json")] == [f"{root}/a/s/run.json"]
+    assert [(file.path, file.size) for file in storage.find_files(root, "*.json")] == [(f"{root}/run.json", 8)]
+    assert storage.find_files(storage.join(root, "absent"), "*/run.json") == []
+
+
+def test_files_are_listed_with_the_time_when_they_were_written(store_uri: str) -> None:
+    before = time.time()
+    fill(store_uri, "a/x")
+    for (file,) in (storage.list_files(store_uri), storage.find_files(store_uri, "*/x")):
+        assert file.modified_s is not None
+        assert before - 1 <= file.modified_s <= time.time() + 1
+
+
+def test_a_pattern_opens_no_folder_that_it_does_not_name(tmp_path: Path) -> None:
+    fill(str(tmp_path), "a/attempt-1/claim.json")
+    (tmp_path / "a" / "attempt-2").write_text("a file where a folder could be")
+    (tmp_path / "a" / "attempt-3").symlink_to(tmp_path / "gone")
+    assert [file.path for file in storage.find_files(str(tmp_path), "*/attempt-*/*.json")] == [
+        f"{tmp_path}/a/attempt-1/claim.json"
+    ]
+
+
+def test_a_pattern_below_a_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(storage.StorageError, match="runs is a file, and a folder should be there"):
+        storage.find_files(str(tmp_path / "runs"), "*/run.json")
+
+
+def test_more_files_than_a_page_holds_are_all_found(gcs_uri: str) -> None:
+    names = [f"runs/r{number:04}/run.json" for number in range(1001)]
+    filesystem, path = storage.open_filesystem(gcs_uri)
+    filesystem.pipe({f"{path}/{name}": b"{}" for name in names})
+    assert [file.path for file in storage.find_files(f"{gcs_uri}/runs", "*/run.json")] == [
+        f"{gcs_uri}/{name}" for name in names
     ]
 
 
