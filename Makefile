@@ -3,19 +3,24 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # An index that holds the CPU build of torch; empty takes pip's own configuration.
 TORCH_INDEX ?=
 PRESET ?= demo
-# cpu or cuda: which lock file .venv is set up from. Change it in a fresh clone.
+# cpu or cuda: which lock file .venv and the image are set up from. Change it in a fresh clone.
 DEVICE ?= cpu
+# What `make images` builds, on which image (empty takes that of the Dockerfile), and with which further flags.
+IMAGE ?= thaw:$(VERSION)-$(DEVICE)
+BASE ?=
+DOCKER_BUILD_FLAGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
+VERSION := $(shell sed -n '/^version = /{s/.*"\(.*\)"/\1/p;q}' pyproject.toml)
 TORCH := $(shell sed -n 's/^ *"\(torch==[0-9.]*\)",$$/\1/p' pyproject.toml)
 LOCK := uv pip compile --quiet --upgrade --no-header --annotation-style=line --python-version=3.11 --python-platform=linux pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-cluster test-gpu lint format lock compile clean
+.PHONY: help run test test-slow test-cluster test-containers test-gpu lint format lock compile images clean
 
 help:  ## list these verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/ready  ## the whole pipeline on this machine (PRESET=demo), ends with a report
 	$(BIN)/thaw run --preset $(PRESET)
@@ -28,6 +33,9 @@ test-slow: $(VENV)/ready  ## tests that take minutes, or fetch real data
 
 test-cluster: $(VENV)/ready  ## tests against the cluster of KUBECONFIG, which must have the PyTorchJob CRD
 	$(BIN)/python -m pytest -m cluster
+
+test-containers: $(VENV)/ready  ## tests in containers, of an image that they build (IMAGE=thaw:test)
+	$(BIN)/python -m pytest -m containers
 
 test-gpu: $(VENV)/ready  ## tests that need an NVIDIA GPU (DEVICE=cuda)
 	$(BIN)/python -m pytest -m gpu
@@ -44,6 +52,10 @@ format: $(VENV)/ready  ## only changes: format and sorted imports
 
 compile: $(VENV)/ready  ## the pipeline as KFP YAML, in build/
 	$(BIN)/thaw compile --preset production --output build/thaw.yaml
+
+images:  ## the container image for DEVICE; needs a Docker engine
+	docker build $(DOCKER_BUILD_FLAGS) --file images/Dockerfile.$(DEVICE) --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) \
+	  --build-arg TORCH=$(TORCH) --build-arg TORCH_INDEX=$(TORCH_INDEX) --build-arg VERSION=$(VERSION) .
 
 lock: $(VENV)/ready  ## resolve images/*.lock anew
 	$(BIN)/$(LOCK) --extra=cpu | grep -vE '^(torch=|triton=|cuda-|nvidia-)' > images/cpu.lock.new && mv images/cpu.lock.new images/cpu.lock
