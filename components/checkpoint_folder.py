@@ -11,6 +11,7 @@ A folder without the mark is torn: its writer died. It is never the newest check
 
 import logging
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 from pydantic import ValidationError
 
@@ -18,6 +19,9 @@ from thaw.components import storage
 from thaw.components.config.section import Section
 
 COMPLETE, CONFIG, PROGRESS = "complete.json", "config.json", "progress.json"
+
+NUM_THREADS = 16
+"""Files that are read at once."""
 
 _STEP_FOLDER = re.compile(r"step-(\d+)")
 _OWN_FILE = re.compile(
@@ -39,6 +43,8 @@ class Complete(Section):
     """Of torch and torchrec."""
     files: dict[str, int]
     """Size in bytes of every other file of the folder."""
+    digests: dict[str, str] = {}
+    """`sha256:<hex>` of their content as it was written."""
     tensors: dict[str, str]
     """Type and shape of every tensor, whole: `float32[2500, 32]`."""
 
@@ -72,6 +78,21 @@ def read_complete(uri: str) -> Complete:
                 f"checkpoint {uri}, saved by {complete.world_size} ranks: {name} {fault}, {size} bytes expected"
             )
     return complete
+
+
+def check_content(uri: str) -> None:
+    """Pass a complete checkpoint of which every file holds what was written. Reads all of it.
+
+    Raises:
+        CheckpointError: as `read_complete`; or a file has another digest, with both.
+        StorageError: a file can't be read.
+    """
+    written = read_complete(uri).digests
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        found = pool.map(lambda name: storage.content_version(storage.join(uri, name)), written)
+        for (name, digest), present in zip(written.items(), found, strict=True):
+            if present != digest:
+                raise CheckpointError(f"checkpoint {uri}: {name} is {present}, and was written as {digest}")
 
 
 def newest_complete(prefix_uri: str) -> str | None:

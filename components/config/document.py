@@ -9,6 +9,7 @@ Index of the sections:
     recipe        recipe.py    policies, optimizers, learning rates
     training      training.py  ranks, batches, reading, checkpoints
     evaluation    training.py  what the report measures
+    promotion     promotion.py the gate that a run passes to be promoted
     cluster       training.py  image, namespace, resources
 """
 
@@ -23,9 +24,11 @@ from pydantic import Field, ValidationError, model_validator
 
 from thaw.components.config.data import Data
 from thaw.components.config.parse import parse_yaml
+from thaw.components.config.promotion import Promotion
 from thaw.components.config.recipe import Backbone, Model, Recipe
 from thaw.components.config.section import Section
 from thaw.components.config.training import Cluster, Evaluation, Training
+from thaw.components.refused import RefusedError
 
 MAX_PARAMETER_BYTES = 32 * 1000
 PRESETS = ("small", "demo", "demo-lite", "movielens", "production")
@@ -44,6 +47,7 @@ class RunConfig(Section):
     recipe: Recipe = Recipe()
     training: Training
     evaluation: Evaluation = Evaluation()
+    promotion: Promotion | None = None
     cluster: Cluster = Cluster()
 
     @model_validator(mode="after")
@@ -72,10 +76,12 @@ class RunConfig(Section):
             raise ValueError(f"training.sharding names unknown tables {sorted(unknown)}")
         if self.model.contrastive.weight and not any(head.engagement for head in self.data.heads):
             raise ValueError("model.contrastive has a weight, and no head has engagement: true")
+        if self.promotion and self.promotion.head not in (heads := [head.name for head in self.data.heads]):
+            raise ValueError(f"promotion.head is {self.promotion.head!r}, and the heads are {', '.join(heads)}")
         return self
 
 
-class ConfigError(ValueError):
+class ConfigError(RefusedError):
     """The document is not valid. The message lists every fault with its place."""
 
 

@@ -70,10 +70,14 @@ class Fetch(Section):
 
 
 class Backbone(Section):
-    """Where the pretrained tables come from: exactly one of the two."""
+    """Where the pretrained tables come from, pretrained here or fetched, and where a run of the backbone pipeline puts
+    them."""
 
     pretrain: Pretrain | None = None
     fetch: Fetch | None = None
+    publish_prefix_uri: str | None = None
+    """The backbone pipeline publishes as `<publish_prefix_uri>/<run id>`, where others fetch it: their
+    `backbone.fetch.prefix_uri`. Nothing else reads this key."""
 
     @model_validator(mode="after")
     def _check(self) -> "Backbone":

@@ -5,18 +5,15 @@
                                              ...                 the stage's own files
                                              manifest.json       written last: the attempt is committed
                                              failure.json        or why it is not
+    <root>/runs/<run id>/<stage>/refused.json                    why no attempt at this request is ever made again
 
 Nothing is ever replaced: another try is another attempt, and a reader trusts an attempt only with its manifest.
 """
 
 from thaw.components.runs.agreement import check_same_config, check_same_plan, check_same_run
-from thaw.components.runs.attempt import (
-    STAGES,
-    Attempt,
-    begin_attempt,
-    committed_attempt,
-    stage_names,
-)
+from thaw.components.runs.attempt import Attempt, begin_attempt, committed_attempt
+from thaw.components.runs.content import ChangedOutputError, check_output
+from thaw.components.runs.lineage import Lineage, Parent, parent_of
 from thaw.components.runs.manifest import (
     Failure,
     NotCommittedError,
@@ -24,19 +21,25 @@ from thaw.components.runs.manifest import (
     StageManifest,
     commit,
     fail,
+    output_uri,
     read_failure,
     read_manifest,
 )
+from thaw.components.runs.refused import read_refusal, refusing
 from thaw.components.runs.run import RunRecord, create_run, list_runs, open_run, read_run
 from thaw.components.runs.stage import Stage, stage
+from thaw.components.runs.stages import BACKBONE_STAGES, config_stages, recorded_stages, stage_names
 from thaw.components.runs.status import RunStatus, StageStatus, run_status
 from thaw.components.runs.versions import versions
 
 __all__ = [
-    "STAGES",
+    "BACKBONE_STAGES",
     "Attempt",
+    "ChangedOutputError",
     "Failure",
+    "Lineage",
     "NotCommittedError",
+    "Parent",
     "Reference",
     "RunRecord",
     "RunStatus",
@@ -44,18 +47,25 @@ __all__ = [
     "StageManifest",
     "StageStatus",
     "begin_attempt",
+    "check_output",
     "check_same_config",
     "check_same_plan",
     "check_same_run",
     "commit",
     "committed_attempt",
+    "config_stages",
     "create_run",
     "fail",
     "list_runs",
     "open_run",
+    "output_uri",
+    "parent_of",
     "read_failure",
     "read_manifest",
+    "read_refusal",
     "read_run",
+    "recorded_stages",
+    "refusing",
     "run_status",
     "stage",
     "stage_names",

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from thaw.components.config import RunConfig
+from thaw.components.refused import RefusedError
 
 
 def check_same_config(saved: dict[str, Any], config: RunConfig) -> None:
@@ -61,7 +62,7 @@ def _refuse(what: str, saved: dict[str, Any], present: dict[str, Any], place: st
         if before.get(key, _ABSENT) != now.get(key, _ABSENT)
     ]
     if differences:
-        raise ValueError(f"{what}: " + "; ".join(differences))
+        raise RefusedError(f"{what}: " + "; ".join(differences))
 
 
 def _identity(config: RunConfig | dict[str, Any]) -> dict[str, Any]:

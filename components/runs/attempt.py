@@ -4,18 +4,13 @@ import datetime
 import os
 import re
 import socket
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psutil
 
 from thaw.components import storage
-from thaw.components.config.recipe import Policy
 from thaw.components.config.section import Section
 
-STAGES = ("select-window", "prepare-backbone", "train-frozen", "train-cotrain", "evaluate")
-"""In the order of a run. A policy that the recipe repeats gives a stage of its own: `train-frozen-2`."""
 CLAIM = "claim.json"
 MANIFEST = "manifest.json"
 FAILURE = "failure.json"
@@ -54,16 +49,6 @@ class Attempt:
     def uri(self) -> str:
         """The folder."""
         return attempt_uri(self.run_uri, self.stage, self.number)
-
-
-def stage_names(policies: Sequence[Policy]) -> tuple[str, ...]:
-    """The training stages of a recipe: (frozen, frozen) gives train-frozen, train-frozen-2."""
-    seen: Counter[str] = Counter()
-    names = []
-    for policy in policies:
-        seen[policy] += 1
-        names.append(f"train-{policy}" + (f"-{seen[policy]}" if seen[policy] > 1 else ""))
-    return tuple(names)
 
 
 def begin_attempt(run_uri: str, stage: str) -> Attempt:

@@ -1,6 +1,5 @@
 """How an attempt ends: with a manifest, which commits it, or with a failure."""
 
-import hashlib
 from typing import Any
 
 from pydantic import ValidationError
@@ -42,6 +41,8 @@ class StageManifest(Section):
     """What was measured. Numbers are finite."""
     outputs: dict[str, str] = {}
     """Paths below the attempt's folder, by name; or whole URIs of what lies elsewhere."""
+    digests: dict[str, str] = {}
+    """`sha256:<hex>` of the outputs that are files, and of the marks of those that are checkpoints."""
 
 
 class Failure(Section):
@@ -77,7 +78,7 @@ def commit(attempt: Attempt, manifest: StageManifest) -> Reference:
             f"{attempt.stage}: a figure has no place in JSON: {error}; figures {manifest.figures}"
         ) from error
     storage.create_bytes(storage.join(attempt.uri, MANIFEST), data)
-    return Reference(uri=attempt.uri, digest=_digest(data))
+    return Reference(uri=attempt.uri, digest=storage.digest(data))
 
 
 def read_manifest(attempt_uri: str) -> tuple[StageManifest, str]:
@@ -94,9 +95,15 @@ def read_manifest(attempt_uri: str) -> tuple[StageManifest, str]:
         stage = attempt_uri.rstrip("/").split("/")[-2:][0]
         raise NotCommittedError(f"stage {stage} is not committed: {uri} is not there") from None
     try:
-        return StageManifest.model_validate_json(data), _digest(data)
+        return StageManifest.model_validate_json(data), storage.digest(data)
     except ValidationError as error:
         raise ValueError(f"{uri} is not the manifest of a stage: {error}") from error
+
+
+def output_uri(attempt_uri: str, manifest: StageManifest, name: str) -> str:
+    """Where an output of an attempt lies: below its folder, or where the manifest says by a whole URI."""
+    path = manifest.outputs[name]
+    return path if "://" in path or path.startswith("/") else storage.join(attempt_uri, path)
 
 
 def fail(attempt: Attempt, failure: Failure) -> None:
@@ -122,7 +129,3 @@ def read_failure(attempt_uri: str) -> Failure | None:
         return None
     except ValidationError as error:
         raise ValueError(f"{uri} is not the record of a failure: {error}") from error
-
-
-def _digest(data: bytes) -> str:
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"

@@ -10,7 +10,11 @@ from thaw.components import storage
 from thaw.components.config import RunConfig
 from thaw.components.events import emit
 from thaw.components.runs.attempt import Attempt, begin_attempt, now
-from thaw.components.runs.manifest import Failure, Reference, StageManifest, commit, fail, read_manifest
+from thaw.components.runs.content import content_digest
+from thaw.components.runs.lineage import check_inherited
+from thaw.components.runs.manifest import Failure, Reference, StageManifest, commit, fail, output_uri, read_manifest
+from thaw.components.runs.refused import refusing
+from thaw.components.runs.run import read_run
 from thaw.components.runs.versions import versions
 
 NUM_LAST_LINES = 20
@@ -36,9 +40,8 @@ class Stage:
         self._config = config
 
     def input_uri(self, name: str, output: str) -> str:
-        """Where an output of an input lies: below the input's folder, or where its manifest says by a whole URI."""
-        path = self.manifests[name].outputs[output]
-        return path if "://" in path or path.startswith("/") else storage.join(self.inputs[name].uri, path)
+        """Where an output of an input lies."""
+        return output_uri(self.inputs[name].uri, self.manifests[name], output)
 
     def commit(
         self,
@@ -67,6 +70,9 @@ class Stage:
             figures=dict(figures or {}),
             outputs=dict(outputs or {}),
         )
+        places = {name: output_uri(self.uri, manifest, name) for name in manifest.outputs}
+        digests = {name: digest for name, uri in places.items() if (digest := content_digest(uri))}
+        manifest = manifest.model_copy(update={"digests": digests})
         self.committed = commit(self.attempt, manifest)
         return self.committed
 
@@ -76,7 +82,8 @@ def stage(config: RunConfig, run_uri: str, name: str, inputs: Mapping[str, str] 
     """Runs a stage as a new attempt: `with stage(...) as s: ...; s.commit(...)`.
 
     What the block raises is recorded as the attempt's failure and raised on. An exception can bring what it knows as
-    attributes named like the fields of `Failure`: replica, exit_code, signal, last_lines, hint.
+    attributes named like the fields of `Failure`: replica, exit_code, signal, last_lines, hint. A stage that was
+    refused (`RefusedError`) isn't tried again with the same configuration and inputs.
 
     Args:
         config: The run's document.
@@ -86,7 +93,16 @@ def stage(config: RunConfig, run_uri: str, name: str, inputs: Mapping[str, str] 
 
     Raises:
         NotCommittedError: an input is not committed.
+        ChangedOutputError, CheckpointError: an input from the parent of a rerun is not what it was.
+        RefusedError: it was refused before.
     """
+    asked = (config.model_dump_json(), *(f"{key}={uri}" for key, uri in sorted((inputs or {}).items())))
+    with refusing(run_uri, name, *asked), _attempt(config, run_uri, name, inputs) as current:
+        yield current
+
+
+@contextmanager
+def _attempt(config: RunConfig, run_uri: str, name: str, inputs: Mapping[str, str] | None) -> Iterator[Stage]:
     start_s = time.monotonic()
     emit("stage", stage=name, status="started")
     try:
@@ -96,6 +112,8 @@ def stage(config: RunConfig, run_uri: str, name: str, inputs: Mapping[str, str] 
                 manifest, digest = read_manifest(uri)
                 current.inputs[input_name] = Reference(uri=uri, digest=digest)
                 current.manifests[input_name] = manifest
+                if not uri.startswith(storage.join(run_uri, "")):
+                    check_inherited(read_run(run_uri), current.inputs[input_name], manifest)
             yield current
             assert current.committed, f"stage {name} ended without a commit"
         except BaseException as error:

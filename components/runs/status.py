@@ -7,9 +7,10 @@ from typing import Literal
 import psutil
 
 from thaw.components import storage
-from thaw.components.runs.attempt import CLAIM, MANIFEST, Claim, attempt_numbers, attempt_uri, stage_names
+from thaw.components.runs.attempt import CLAIM, MANIFEST, Claim, attempt_numbers, attempt_uri
 from thaw.components.runs.manifest import Failure, StageManifest, read_failure, read_manifest
 from thaw.components.runs.run import RunRecord, read_run
+from thaw.components.runs.stages import recorded_stages
 
 State = Literal["absent", "running", "died", "failed", "committed"]
 """`died`: the process that claimed the attempt is gone from this machine and left no word."""
@@ -54,8 +55,7 @@ def run_status(run_uri: str) -> RunStatus:
         ValueError: there is no such run, or a record is damaged.
     """
     record = read_run(run_uri)
-    training = stage_names(record.config["recipe"]["policies"])
-    names = ("select-window", "prepare-backbone", *training, "evaluate")
+    names = recorded_stages(record.config, record.extra)
     return RunStatus(run_uri, record, tuple(_stage_status(run_uri, name) for name in names))
 
 

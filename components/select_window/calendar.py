@@ -4,6 +4,8 @@ import datetime
 import re
 import zoneinfo
 
+from thaw.components.refused import RefusedError
+
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})")
 
@@ -16,14 +18,14 @@ def parse_date(text: str, parameter: str = "date") -> datetime.date:
         parameter: Where the text came from, for the message.
 
     Raises:
-        ValueError: any other text, an unexpanded macro of a scheduler among them; with the text as it came.
+        RefusedError: any other text, an unexpanded macro of a scheduler among them; with the text as it came.
     """
     if _DATE.fullmatch(text):
         try:
             return datetime.date.fromisoformat(text)
         except ValueError:
-            raise ValueError(f"{parameter}: '{text}' is no day of the calendar; give YYYY-MM-DD") from None
-    raise ValueError(f"{parameter}: '{text}' is not a date{_macro(text)}; give YYYY-MM-DD, as 2026-03-02")
+            raise RefusedError(f"{parameter}: '{text}' is no day of the calendar; give YYYY-MM-DD") from None
+    raise RefusedError(f"{parameter}: '{text}' is not a date{_macro(text)}; give YYYY-MM-DD, as 2026-03-02")
 
 
 def parse_instant(text: str, parameter: str = "scheduled_time") -> datetime.datetime:
@@ -34,14 +36,14 @@ def parse_instant(text: str, parameter: str = "scheduled_time") -> datetime.date
         parameter: Where the text came from, for the message.
 
     Raises:
-        ValueError: any other text; with the text as it came.
+        RefusedError: any other text; with the text as it came.
     """
     if _INSTANT.fullmatch(text):
         try:
             return datetime.datetime.fromisoformat(text).astimezone(datetime.UTC)
         except (ValueError, OverflowError):
             pass
-    raise ValueError(
+    raise RefusedError(
         f"{parameter}: '{text}' is not an instant{_macro(text)}; give YYYY-MM-DDTHH:MM:SSZ, as 2026-03-02T06:00:00Z"
     )
 
@@ -54,12 +56,12 @@ def parse_zone(name: str, parameter: str = "zone") -> zoneinfo.ZoneInfo:
         parameter: Where the name came from, for the message.
 
     Raises:
-        ValueError: there is no such zone; with the name as it came.
+        RefusedError: there is no such zone; with the name as it came.
     """
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):  # a folder of zones is an OSError
-        raise ValueError(
+        raise RefusedError(
             f"{parameter}: '{name}' is not a time zone{_macro(name)}; give a name as UTC or America/Los_Angeles"
         ) from None
 
@@ -73,14 +75,14 @@ def scheduled_day(instant: datetime.datetime, zone: zoneinfo.ZoneInfo, lag_days:
         lag_days: How many days D lies before that date.
 
     Raises:
-        ValueError: a negative lag, or one that the calendar has no room for.
+        RefusedError: a negative lag, or one that the calendar has no room for.
     """
     if lag_days < 0:
-        raise ValueError(f"lag_days: {lag_days} is negative; D would lie after the scheduled time")
+        raise RefusedError(f"lag_days: {lag_days} is negative; D would lie after the scheduled time")
     try:
         return instant.astimezone(zone).date() - datetime.timedelta(days=lag_days)
     except OverflowError:
-        raise ValueError(f"lag_days: {lag_days} days before {instant.isoformat()} the calendar has none") from None
+        raise RefusedError(f"lag_days: {lag_days} days before {instant.isoformat()} the calendar has none") from None
 
 
 def _macro(text: str) -> str:
@@ -91,7 +93,7 @@ def days_before(date: datetime.date, num_days: int, parameter: str) -> tuple[dat
     """The `num_days` days that end the day before `date`, in order.
 
     Raises:
-        ValueError: the calendar does not reach that far; with the parameter's name.
+        RefusedError: the calendar does not reach that far; with the parameter's name.
     """
     return _days(date, range(-num_days, 0), parameter)
 
@@ -100,7 +102,7 @@ def days_from(date: datetime.date, num_days: int, parameter: str) -> tuple[datet
     """`date` and the days after it, `num_days` in all.
 
     Raises:
-        ValueError: as `days_before`.
+        RefusedError: as `days_before`.
     """
     return _days(date, range(num_days), parameter)
 
@@ -109,5 +111,5 @@ def _days(date: datetime.date, offsets: range, parameter: str) -> tuple[datetime
     try:
         first, last = (date + datetime.timedelta(days=offset) for offset in (offsets[0], offsets[-1]))
     except OverflowError:
-        raise ValueError(f"{parameter}: {len(offsets)} days at {date} are more than the calendar has") from None
+        raise RefusedError(f"{parameter}: {len(offsets)} days at {date} are more than the calendar has") from None
     return tuple(map(datetime.date.fromordinal, range(first.toordinal(), last.toordinal() + 1)))

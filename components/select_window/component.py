@@ -13,6 +13,7 @@ def select_window(
     run_uri: str,
     date: str,
     backend: str,
+    kind: str,
     window: Output[Dataset],
 ) -> NamedTuple("Selected", [("run_uri", str), ("fingerprint", str)]):  # type: ignore[valid-type]
     """Pin every file of the run: the window's days, the evaluation days, the backbone's days.
@@ -22,6 +23,7 @@ def select_window(
         run_uri: Folder of the run.
         date: D, the first day that training never reads, YYYY-MM-DD.
         backend: Where the run's PyTorchJobs run, for its record.
+        kind: Which stages the run has, for its record.
         window: The window document.
 
     Returns:
@@ -30,7 +32,7 @@ def select_window(
     """
     from thaw.components.select_window.step import run
 
-    return run(config, run_uri, date, backend, window)
+    return run(config, run_uri, date, backend, window, kind)
 
 
 @component(base_image=DEFAULT_IMAGE, install_kfp_package=False)
@@ -43,6 +45,7 @@ def select_scheduled_window(
     lag_days: int,
     kfp_run: str,
     backend: str,
+    kind: str,
     window: Output[Dataset],
 ) -> NamedTuple("Selected", [("run_uri", str), ("fingerprint", str)]):  # type: ignore[valid-type]
     """Resolve the date of a scheduled run, claim it, and pin every file of the run.
@@ -56,6 +59,7 @@ def select_scheduled_window(
         lag_days: How many days D lies before that date.
         kfp_run: ID of the run in Kubeflow, by which a retry of it is known.
         backend: Where the run's PyTorchJobs run, for its record.
+        kind: Which stages the run has, for its record.
         window: The window document.
 
     Returns:
@@ -64,4 +68,4 @@ def select_scheduled_window(
     """
     from thaw.components.select_window.step import run_scheduled
 
-    return run_scheduled(config, root, schedule, scheduled_time, zone, lag_days, kfp_run, backend, window)
+    return run_scheduled(config, root, schedule, scheduled_time, zone, lag_days, kfp_run, backend, window, kind)

@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from thaw.components import storage
 from thaw.components.config import RunConfig
+from thaw.components.refused import RefusedError
 from thaw.components.select_window.files import BrokenFileError, list_data_files, pin
 from thaw.components.select_window.logs import DayFolder, Log, item_columns, list_day, wanted_logs
 from thaw.components.select_window.window import DataFile, Window, fingerprint
@@ -37,7 +38,7 @@ def select(config: RunConfig, date: datetime.date) -> Window:
     """
     data = config.data
     if data.uri is None:
-        raise ValueError("data.uri is not set: name the folder of the data set")
+        raise RefusedError("data.uri is not set: name the folder of the data set")
     logs = wanted_logs(config, data.uri, date)
     names = {log.uri: frozenset(storage.list_dirs(log.uri)) for log in logs}
     items, ignored = list_data_files(storage.join(data.uri, data.items.path)) if data.items else ([], [])

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from thaw.components import storage
 from thaw.components.config import RunConfig, from_parameter
 from thaw.components.events import emit
-from thaw.components.runs import RunRecord, check_same_run, open_run, stage
+from thaw.components.runs import RunRecord, check_same_run, open_run, refusing, stage
 from thaw.components.select_window.calendar import parse_date, parse_instant, parse_zone, scheduled_day
 from thaw.components.select_window.selection import select
 from thaw.components.select_window.window import FILE_NAME
@@ -29,7 +29,7 @@ class Selected(NamedTuple):
     """Of all pinned files."""
 
 
-def run(config: str, run_uri: str, date: str, backend: str, window: WindowArtifact) -> Selected:
+def run(config: str, run_uri: str, date: str, backend: str, window: WindowArtifact, kind: str = "whole") -> Selected:
     """Writes the window document into a new attempt, and commits it.
 
     A run that was started in Kubeflow's own UI has no record yet, and gets it here.
@@ -40,15 +40,18 @@ def run(config: str, run_uri: str, date: str, backend: str, window: WindowArtifa
         date: D, YYYY-MM-DD.
         backend: Where the run's jobs run, for the record.
         window: Gets the attempt's folder, and the window's summary.
+        kind: Which stages the run has, for the record.
 
     Raises:
-        ValueError: the date is none, or the run was begun with another configuration or date; nothing was listed or
-            written by then.
+        RefusedError: the date is none, or the configuration is not valid; nothing was listed by then, and all that is
+            written is the mark that ends a retry with the same words.
+        ValueError: the run was begun with another configuration or date; nothing was listed or written by then.
         WindowError: days or files are not there, or broken.
     """
-    day = parse_date(date)
-    settings = from_parameter(config)
-    record = open_run(run_uri, settings, {"date": str(day), "backend": backend})
+    with refusing(run_uri, STAGE, config, date):
+        day = parse_date(date)
+        settings = from_parameter(config)
+    record = open_run(run_uri, settings, {"date": str(day), "backend": backend, "kind": kind})
     check_same_run(run_uri, record.config, settings)
     if record.extra.get("date", date) != date:
         raise ValueError(f"date: '{date}', and {run_uri} was begun for {record.extra['date']}; choose another run id")
@@ -65,6 +68,7 @@ def run_scheduled(
     kfp_run: str,
     backend: str,
     window: WindowArtifact,
+    kind: str = "whole",
 ) -> Selected:
     """Resolves D, claims it for this run of Kubeflow, writes the window document and commits it.
 
@@ -81,6 +85,7 @@ def run_scheduled(
         kfp_run: ID of the run in Kubeflow.
         backend: Where the run's jobs run, for the record.
         window: Gets the attempt's folder, and the window's summary.
+        kind: Which stages the run has, for the record.
 
     Raises:
         ValueError: a parameter is not what it should be, or D has been claimed by another run; nothing was listed or
@@ -97,7 +102,8 @@ def run_scheduled(
         emit("warning", stage=STAGE, message=message)
     run_uri = storage.join(root, "runs", f"{schedule}-{day}")
     asked = {"schedule": schedule, "scheduled_time": scheduled_time, "zone": zone, "lag_days": lag_days}
-    record = open_run(run_uri, settings, {"date": str(day), "backend": backend, "kfp_run": kfp_run, **asked})
+    extra = {"date": str(day), "backend": backend, "kind": kind, "kfp_run": kfp_run, **asked}
+    record = open_run(run_uri, settings, extra)
     if record.extra.get("kfp_run") != kfp_run:
         raise ValueError(
             f"D = {day} of schedule {schedule} is claimed by {_claimant(record)} ({run_uri}); "

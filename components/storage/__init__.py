@@ -6,10 +6,13 @@ reading an absent file is a FileNotFoundError, and creating one that is there a 
 """
 
 from thaw.components.storage.documents import (
+    copy_file,
     create_bytes,
     create_json,
+    digest,
     encode_json,
     exists,
+    is_file,
     read_bytes,
     read_json,
     upload_tree,
@@ -24,11 +27,14 @@ __all__ = [
     "FileInfo",
     "StorageError",
     "content_version",
+    "copy_file",
     "create_bytes",
     "create_json",
+    "digest",
     "encode_json",
     "exists",
     "find_files",
+    "is_file",
     "join",
     "list_dirs",
     "list_files",

@@ -1,9 +1,11 @@
 """Whole files: read, replaced or created in one step that either happens or leaves nothing."""
 
 import errno
+import hashlib
 import json
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,18 @@ def exists(uri: str) -> bool:
     with reporting(uri, "look it up"):
         filesystem, path = open_filesystem(uri)
         return bool(filesystem.exists(path))
+
+
+def is_file(uri: str) -> bool:
+    """Whether a file is there, and no folder."""
+    with reporting(uri, "look it up"):
+        filesystem, path = open_filesystem(uri)
+        return bool(filesystem.isfile(path))
+
+
+def digest(data: bytes) -> str:
+    """`sha256:<hex>` of some content; that of a file is `content_version`."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def read_bytes(uri: str, start: int | None = None, end: int | None = None) -> bytes:
@@ -90,6 +104,27 @@ def create_json(uri: str, document: Any) -> None:
     create_bytes(uri, encode_json(document))
 
 
+def copy_file(source_uri: str, uri: str) -> None:
+    """Copy a file, whole or not at all, replacing the one that is there; inside one remote store nothing travels.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        StorageError: as `write_bytes`.
+    """
+    source_filesystem, source = open_filesystem(source_uri)
+    filesystem, path = open_filesystem(uri)
+    with reporting(uri, f"write the content of {source_uri}", keep=FileNotFoundError):
+        if is_local(source_filesystem):
+            _put(Path(source), uri)
+        elif type(filesystem) is type(source_filesystem):
+            filesystem.cp_file(source, path)
+        else:
+            with tempfile.TemporaryDirectory(prefix="thaw-copy-") as folder:
+                aside = Path(folder, "content")
+                source_filesystem.get_file(source, str(aside))
+                _put(aside, uri)
+
+
 def upload_tree(local_path: str | Path, uri: str) -> None:
     """Copy the files below a local folder to below `uri`, each of them whole or not at all.
 
@@ -100,12 +135,16 @@ def upload_tree(local_path: str | Path, uri: str) -> None:
     for source in sorted(path for path in folder.rglob("*") if path.is_file()):
         target = join(uri, source.relative_to(folder).as_posix())
         with reporting(target, f"write the content of {source}"):
-            filesystem, path = open_filesystem(target)
-            if is_local(filesystem):
-                with source.open("rb") as content:
-                    _write_local(Path(path), lambda file: shutil.copyfileobj(content, file), os.replace)
-            else:
-                filesystem.put_file(str(source), path)
+            _put(source, target)
+
+
+def _put(source: Path, uri: str) -> None:
+    filesystem, path = open_filesystem(uri)
+    if is_local(filesystem):
+        with source.open("rb") as content:
+            _write_local(Path(path), lambda file: shutil.copyfileobj(content, file), os.replace)
+    else:
+        filesystem.put_file(str(source), path)
 
 
 def _write_local(path: Path, write: Callable[[BinaryIO], Any], publish: Callable[[Path, Path], None]) -> None:

@@ -44,6 +44,7 @@ def test_the_scheduled_time_gives_the_date_and_the_record_has_it(
     assert read_run(run_uri).extra == {
         "date": "2026-03-02",
         "backend": "kubernetes",
+        "kind": "whole",
         "kfp_run": "kfp-1",
         "schedule": "daily",
         "scheduled_time": "2026-03-03T00:30:00Z",
@@ -129,7 +130,7 @@ def test_a_run_without_a_record_gets_one(configure: Configure, requests_uri: str
     run(to_parameter(configure()), run_uri, "2026-03-02", "kubernetes", Artifact())
     record = read_run(run_uri)
     assert record.config == configure().model_dump(mode="json")
-    assert record.extra == {"date": "2026-03-02", "backend": "kubernetes"}
+    assert record.extra == {"date": "2026-03-02", "backend": "kubernetes", "kind": "whole"}
 
 
 @pytest.mark.parametrize(

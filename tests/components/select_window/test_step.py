@@ -8,6 +8,7 @@ from day_folders import DATE, day_uri, parquet
 
 from thaw.components import storage
 from thaw.components.config import RunConfig, to_parameter
+from thaw.components.refused import RefusedError
 from thaw.components.runs import create_run, read_failure, read_manifest
 from thaw.components.select_window.step import run
 from thaw.components.select_window.window import FILE_NAME, read_window
@@ -51,14 +52,18 @@ def test_selecting_again_after_the_log_changed_is_a_new_attempt_with_a_new_finge
 
 @pytest.mark.parametrize("store_uri", ["local"], indirect=True)
 @pytest.mark.parametrize("date", ["[[ScheduledTime.2006-01-02]]", " ", "2026-02-30"])
-def test_a_text_that_is_no_date_ends_the_step_before_it_lists_or_writes(
+def test_a_text_that_is_no_date_ends_the_step_before_it_lists_or_tries(
     configure: Configure, store_uri: str, date: str
 ) -> None:
     run_uri = create_run(store_uri, "r1", configure())  # There is no log: listing it would be another error.
-    with pytest.raises(ValueError) as caught:
-        run(to_parameter(configure()), run_uri, date, "local", Artifact())
-    assert f"'{date}'" in str(caught.value)
-    assert [path.name for path in Path(store_uri).rglob("*")] == ["runs", "r1", "run.json"]
+    words = set()
+    for _ in range(2):
+        with pytest.raises(RefusedError) as caught:
+            run(to_parameter(configure()), run_uri, date, "local", Artifact())
+        words.add(str(caught.value))
+    assert len(words) == 1 and f"'{date}'" in words.pop()
+    names = [path.name for path in Path(store_uri).rglob("*") if path.is_file()]
+    assert sorted(names) == ["refused.json", "run.json"]
 
 
 def test_missing_days_are_recorded_as_the_steps_failure(configure: Configure, store_uri: str) -> None:

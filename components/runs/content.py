@@ -1,0 +1,53 @@
+"""What a stage's outputs hold, told by digests, so that a later run knows them again."""
+
+from thaw.components import storage
+from thaw.components.checkpoint_folder import COMPLETE, check_content, read_complete
+from thaw.components.refused import RefusedError
+from thaw.components.runs.manifest import Reference, StageManifest, output_uri
+
+
+class ChangedOutputError(RefusedError):
+    """What a stage left is no longer what it was. The message names stage, path and both digests."""
+
+
+def content_digest(uri: str) -> str | None:
+    """`sha256:<hex>` of a file; of a checkpoint, of its mark, which has its files' digests; None of other folders.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    if storage.is_file(uri):
+        return storage.content_version(uri)
+    try:
+        return storage.digest(storage.read_bytes(storage.join(uri, COMPLETE)))
+    except FileNotFoundError:
+        return None
+
+
+def check_output(reference: Reference, manifest: StageManifest, name: str, *, whole: bool = True) -> None:
+    """Pass an output that is still what its stage left.
+
+    Args:
+        reference: The attempt.
+        manifest: Its manifest.
+        name: Of the output.
+        whole: Read a checkpoint's every file too, else only its mark and the sizes that it lists.
+
+    Raises:
+        ChangedOutputError: it is gone, or is another; with both digests.
+        CheckpointError: a file of the checkpoint is missing or holds something else, with both digests.
+    """
+    uri = output_uri(reference.uri, manifest, name)
+    where = f"{manifest.stage} of run {manifest.run_id}: {uri}"
+    written = manifest.digests.get(name)
+    if written is None:
+        raise ChangedOutputError(f"{where}: no digest was recorded when it was written, so it can't be known again")
+    if not storage.exists(uri):
+        raise ChangedOutputError(f"{where}: not there; it was written as {written}")
+    present = content_digest(uri)
+    if present is None:
+        raise ChangedOutputError(f"{where}: {COMPLETE} is not there; it was written as {written}")
+    if present != written:
+        raise ChangedOutputError(f"{where}: it is {present}, and was written as {written}")
+    if not storage.is_file(uri):
+        check_content(uri) if whole else read_complete(uri)

@@ -1,0 +1,112 @@
+"""What a rerun takes from its parent: the run that it repeats from some stage on."""
+
+from thaw.components import storage
+from thaw.components.config.section import Section
+from thaw.components.runs.attempt import MANIFEST, committed_attempt
+from thaw.components.runs.content import ChangedOutputError, check_output
+from thaw.components.runs.manifest import NotCommittedError, Reference, StageManifest, read_manifest
+from thaw.components.runs.run import RunRecord, read_run
+from thaw.components.runs.stages import recorded_stages
+
+
+class Parent(Section):
+    """Of a rerun: where it begins, and what it builds on."""
+
+    run: str
+    """Id of the run that it repeats."""
+    stage: str
+    """The first stage that it does itself."""
+    inputs: dict[str, Reference]
+    """The attempts that it builds on, by stage. They may be of the parent's parent."""
+
+
+def parent_of(record: RunRecord) -> Parent | None:
+    """The parent that a run's record names; None of a run that is no rerun."""
+    parent = record.extra.get("parent")
+    return None if parent is None else Parent.model_validate(parent)
+
+
+def check_inherited(record: RunRecord, reference: Reference, manifest: StageManifest) -> None:
+    """Pass an input of another run that is exactly what this run's record says that it builds on.
+
+    Raises:
+        ChangedOutputError, CheckpointError: it isn't, or its outputs have changed; with both digests.
+    """
+    parent = parent_of(record)
+    expected = parent.inputs.get(manifest.stage) if parent else None
+    if expected is None:
+        return
+    if reference != expected:
+        raise ChangedOutputError(
+            f"{manifest.stage} of run {manifest.run_id}: {reference.uri}/{MANIFEST} is {reference.digest}, and "
+            f"{expected.uri}/{MANIFEST} was {expected.digest} when the rerun was asked for"
+        )
+    for name in manifest.digests:
+        check_output(reference, manifest, name)
+
+
+class Lineage:
+    """The committed attempts that led to a run's results, each as the stages after it saw it.
+
+    Attributes:
+        record: The run's record.
+    """
+
+    def __init__(self, run_uri: str):
+        """Read the records of a run.
+
+        Raises:
+            ValueError: there is no such run, or its record is damaged.
+        """
+        self.record = read_run(run_uri)
+        self._run_uri = run_uri
+        self._seen: list[tuple[str, Reference]] = []
+        """Who saw an attempt, and as what; the latest stage last."""
+        parent = parent_of(self.record)
+        if parent is not None:
+            self._seen += [("its run.json", reference) for reference in parent.inputs.values()]
+        for stage in recorded_stages(self.record.config, self.record.extra):
+            uri = committed_attempt(run_uri, stage)
+            if uri is None:
+                continue
+            try:
+                manifest, _ = read_manifest(uri)
+            except ValueError:  # Damaged: as a witness it is of no use. Where it is an input, `find` says so.
+                continue
+            self._seen += [(stage, reference) for reference in manifest.inputs.values()]
+
+    def find(self, stage: str) -> tuple[Reference, StageManifest]:
+        """The attempt of a stage that the run's later stages built on; where there are none, its newest committed one.
+
+        Raises:
+            NotCommittedError: the run has no such attempt, or its manifest is gone.
+            ChangedOutputError: its manifest isn't the one that a later stage saw; with both digests.
+        """
+        seen = [(witness, reference) for witness, reference in self._seen if _stage(reference.uri) == stage]
+        uri = seen[-1][1].uri if seen else committed_attempt(self._run_uri, stage)
+        run_id = self.record.run_id
+        if uri is None:
+            place = storage.join(self._run_uri, stage)
+            raise NotCommittedError(
+                f"stage {stage} of run {run_id} is not committed: no attempt in {place} has a {MANIFEST}"
+            )
+        try:
+            data = storage.read_bytes(storage.join(uri, MANIFEST))
+        except FileNotFoundError:
+            by = "".join(f"; {witness} saw {reference.digest} there" for witness, reference in seen[-1:])
+            raise NotCommittedError(
+                f"stage {stage} of run {run_id} is not committed: {uri}/{MANIFEST} is not there{by}"
+            )
+        digest = storage.digest(data)
+        for witness, reference in seen:
+            if reference.uri == uri and reference.digest != digest:
+                raise ChangedOutputError(
+                    f"stage {stage} of run {run_id} was changed: {uri}/{MANIFEST} is {digest}, and {witness} saw "
+                    f"{reference.digest}"
+                )
+        manifest, _ = read_manifest(uri)
+        return Reference(uri=uri, digest=digest), manifest
+
+
+def _stage(attempt_uri: str) -> str:
+    return attempt_uri.rstrip("/").split("/")[-2]

@@ -1,0 +1,66 @@
+"""Which stages a run has, in their order. Each builds on the window and on the stage before it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from thaw.components.config import RunConfig
+from thaw.components.config.recipe import Policy
+
+BACKBONE_STAGES = ("select-window", "prepare-backbone", "publish-backbone")
+"""Of a run that makes a backbone for others to fetch."""
+
+
+def whole_stages(policies: Sequence[Policy], has_gate: bool) -> tuple[str, ...]:
+    """The stages of a run from the window to the report, and to its promotion where the configuration has a gate."""
+    gate = ("promote",) if has_gate else ()
+    return ("select-window", "prepare-backbone", *stage_names(policies), "evaluate", *gate)
+
+
+def kind_stages(kind: str, whole: Sequence[str]) -> tuple[str, ...]:
+    """The stages that a pipeline of a kind does itself.
+
+    Args:
+        kind: `whole`, `backbone`, `from:<stage>` for that stage and those after it, `stage:<stage>` for it alone.
+        whole: The stages of a whole run.
+
+    Raises:
+        ValueError: there is no such kind or stage.
+    """
+    if kind == "whole":
+        return tuple(whole)
+    if kind == "backbone":
+        return BACKBONE_STAGES
+    span, colon, first = kind.partition(":")
+    if not colon or span not in ("from", "stage"):
+        raise ValueError(f"kind {kind!r}: give whole, backbone, from:<stage> or stage:<stage>")
+    if first not in whole:
+        raise ValueError(f"stage {first!r}: the stages of this configuration are {', '.join(whole)}")
+    start = whole.index(first)
+    return tuple(whole[start:] if span == "from" else whole[start : start + 1])
+
+
+def config_stages(config: RunConfig, kind: str = "whole") -> tuple[str, ...]:
+    """The stages that a run of a configuration and a kind does itself."""
+    return kind_stages(kind, whole_stages(config.recipe.policies, config.promotion is not None))
+
+
+def recorded_stages(config: dict[str, Any], extra: dict[str, Any]) -> tuple[str, ...]:
+    """The stages that a run does itself, as its record tells.
+
+    Args:
+        config: The document of the record.
+        extra: What else the record has.
+    """
+    whole = whole_stages(config["recipe"]["policies"], config.get("promotion") is not None)
+    return kind_stages(extra.get("kind", "whole"), whole)
+
+
+def stage_names(policies: Sequence[Policy]) -> tuple[str, ...]:
+    """The training stages of a recipe: (frozen, frozen) gives train-frozen, train-frozen-2."""
+    seen: Counter[str] = Counter()
+    names = []
+    for policy in policies:
+        seen[policy] += 1
+        names.append(f"train-{policy}" + (f"-{seen[policy]}" if seen[policy] > 1 else ""))
+    return tuple(names)
