@@ -1,7 +1,8 @@
-"""The pipelines: select the window, prepare the backbone, freeze, thaw, evaluate."""
+"""The pipelines: select the window, prepare the backbone, freeze, thaw, evaluate; whole, or a part of it."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from kfp import dsl
 from kfp.dsl.python_component import PythonComponent
@@ -9,33 +10,89 @@ from kfp.dsl.python_component import PythonComponent
 from thaw.components.config import RunConfig
 from thaw.components.evaluate.component import evaluate
 from thaw.components.prepare_backbone.component import prepare_backbone
-from thaw.components.runs import stage_names
+from thaw.components.promote.component import promote
+from thaw.components.publish_backbone.component import publish_backbone
+from thaw.components.runs import config_stages, stage_names
 from thaw.components.select_window.component import select_scheduled_window, select_window
 from thaw.components.train_epoch.component import train_epoch
 
 Settle = Callable[[dsl.PipelineTask], dsl.PipelineTask]
 
 
-def training_pipeline(settings: RunConfig, num_retries: int = 0) -> dsl.base_component.BaseComponent:
-    """The pipeline of one run, as KFP compiles it.
+def training_pipeline(
+    settings: RunConfig, num_retries: int = 0, kind: str = "whole"
+) -> dsl.base_component.BaseComponent:
+    """The pipeline of a run that selects its window, as KFP compiles it.
 
-    The policies and the image of `settings` are compiled in; all else travels in the parameter `config`.
+    The stages, the policies and the image of `settings` are compiled in; all else travels in the parameter `config`.
 
     Args:
         settings: The run's configuration.
         num_retries: How often KFP tries a failed step again; each try resumes from the stage's last checkpoint.
+        kind: Which stages it has (`kind_stages`).
     """
     settle = _settling(settings, num_retries)
+    first, *others = config_stages(settings, kind)
+    assert first == "select-window", kind
 
-    @dsl.pipeline(name="thaw", description="Freeze, then thaw: two epochs over one window of days.")
+    @dsl.pipeline(name=_name(kind), description="Freeze, then thaw: two epochs over one window of days.")
     def thaw(config: str, run_uri: str, date: str, backend: str = "kubernetes") -> None:
-        selected = settle(select_window(config=config, run_uri=run_uri, date=date, backend=backend))
-        _train_and_evaluate(settings, settle, selected, config, backend)
+        selected = settle(select_window(config=config, run_uri=run_uri, date=date, backend=backend, kind=kind))
+        _follow(settings, settle, others, _common(config, backend, selected))
 
     return thaw
 
 
-def scheduled_pipeline(settings: RunConfig, num_retries: int = 0) -> dsl.base_component.BaseComponent:
+def stage_pipeline(settings: RunConfig, kind: str, num_retries: int = 0) -> dsl.base_component.BaseComponent:
+    """The pipeline of a run that builds on stages of another, as KFP compiles it.
+
+    Args:
+        settings: The run's configuration.
+        kind: `from:<stage>` or `stage:<stage>`, of a stage after `select-window`.
+        num_retries: As of `training_pipeline`.
+    """
+    settle = _settling(settings, num_retries)
+    stages = config_stages(settings, kind)
+
+    def follow(
+        config: str, run_uri: str, backend: str, fingerprint: str, window_uri: str, parent_uri: str | None
+    ) -> None:
+        window = _imported("window", window_uri, dsl.Dataset)
+        parent = None
+        if parent_uri is not None:
+            parent = _imported("parent", parent_uri, dsl.Metrics if stages[0] == "promote" else dsl.Model)
+        common = {
+            "config": config,
+            "run_uri": run_uri,
+            "backend": backend,
+            "fingerprint": fingerprint,
+            "window": window,
+        }
+        _follow(settings, settle, stages, common, parent)
+
+    description = f"Freeze, then thaw: {', '.join(stages)}, on what another run left."
+    if stages[0] == "prepare-backbone":
+
+        @dsl.pipeline(name=_name(kind), description=description)
+        def thaw_from_window(
+            config: str, run_uri: str, window_uri: str, fingerprint: str, backend: str = "kubernetes"
+        ) -> None:
+            follow(config, run_uri, backend, fingerprint, window_uri, None)
+
+        return thaw_from_window
+
+    @dsl.pipeline(name=_name(kind), description=description)
+    def thaw_from_stage(
+        config: str, run_uri: str, window_uri: str, parent_uri: str, fingerprint: str, backend: str = "kubernetes"
+    ) -> None:
+        follow(config, run_uri, backend, fingerprint, window_uri, parent_uri)
+
+    return thaw_from_stage
+
+
+def scheduled_pipeline(
+    settings: RunConfig, num_retries: int = 0, kind: str = "whole"
+) -> dsl.base_component.BaseComponent:
     """The pipeline of a schedule: each run takes its date from the time that it was scheduled for.
 
     kfp.local cannot run it, as nothing there was scheduled.
@@ -43,10 +100,15 @@ def scheduled_pipeline(settings: RunConfig, num_retries: int = 0) -> dsl.base_co
     Args:
         settings: The runs' configuration.
         num_retries: As of `training_pipeline`.
+        kind: `whole` or `backbone`.
     """
     settle = _settling(settings, num_retries)
+    first, *others = config_stages(settings, kind)
+    assert first == "select-window", kind
 
-    @dsl.pipeline(name="thaw-scheduled", description="Freeze, then thaw, over the window that the schedule gives.")
+    @dsl.pipeline(
+        name=_name(kind) + "-scheduled", description="Freeze, then thaw, over the window that the schedule gives."
+    )
     def thaw_scheduled(
         config: str, root: str, schedule: str, zone: str = "UTC", lag_days: int = 1, backend: str = "kubernetes"
     ) -> None:
@@ -62,9 +124,10 @@ def scheduled_pipeline(settings: RunConfig, num_retries: int = 0) -> dsl.base_co
                 lag_days=lag_days,
                 kfp_run=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
                 backend=backend,
+                kind=kind,
             )
         )
-        _train_and_evaluate(settings, settle, selected, config, backend)
+        _follow(settings, settle, others, _common(config, backend, selected))
 
     return thaw_scheduled
 
@@ -83,21 +146,57 @@ def _settling(settings: RunConfig, num_retries: int) -> Settle:
     return settle
 
 
-def _train_and_evaluate(
-    settings: RunConfig, settle: Settle, selected: dsl.PipelineTask, config: str, backend: str
-) -> None:
-    """The steps after `select-window`, in a pipeline that is being built."""
-    common = {
+def _common(config: str, backend: str, selected: dsl.PipelineTask) -> dict[str, Any]:
+    """What every step after `select-window` takes from it and from the pipeline's parameters."""
+    return {
         "config": config,
         "run_uri": selected.outputs["run_uri"],
         "backend": backend,
         "fingerprint": selected.outputs["fingerprint"],
         "window": selected.outputs["window"],
     }
-    model = settle(prepare_backbone(**common)).outputs["backbone"]
-    for epoch, stage in enumerate(stage_names(settings.recipe.policies)):
-        model = settle(_named(stage, train_epoch)(**common, epoch=epoch, parent=model)).outputs["model"]
-    settle(evaluate(**common, model=model))
+
+
+def _follow(
+    settings: RunConfig,
+    settle: Settle,
+    stages: Sequence[str],
+    common: dict[str, Any],
+    parent: dsl.pipeline_channel.PipelineArtifactChannel | None = None,
+) -> None:
+    """The steps of stages after `select-window`, in a pipeline that is being built; each builds on the one before.
+
+    Args:
+        settings: The run's configuration.
+        settle: What every task gets.
+        stages: Their names, in order.
+        common: Arguments of every step.
+        parent: What the first of them builds on, beside the window.
+    """
+    without_job = {key: common[key] for key in ("config", "run_uri", "fingerprint")}
+    epochs = stage_names(settings.recipe.policies)
+    for stage in stages:
+        if stage == "prepare-backbone":
+            parent = settle(prepare_backbone(**common)).outputs["backbone"]
+        elif stage == "publish-backbone":
+            settle(publish_backbone(**without_job, backbone=parent))
+        elif stage == "evaluate":
+            parent = settle(evaluate(**common, model=parent)).outputs["metrics"]
+        elif stage == "promote":
+            settle(promote(**without_job, metrics=parent))
+        else:
+            train = _named(stage, train_epoch)
+            parent = settle(train(**common, epoch=epochs.index(stage), parent=parent)).outputs["model"]
+
+
+def _imported(name: str, uri: str, kind: type[dsl.Artifact]) -> dsl.pipeline_channel.PipelineArtifactChannel:
+    """What another run left, as an artifact: KFP's lineage shows where it comes from."""
+    task = dsl.importer(artifact_uri=uri, artifact_class=kind, reimport=False)
+    return task.set_caching_options(enable_caching=False).set_display_name(f"import-{name}").output
+
+
+def _name(kind: str) -> str:
+    return "thaw" if kind == "whole" else f"thaw-{kind.replace(':', '-')}"
 
 
 def _named(stage: str, component: PythonComponent) -> PythonComponent:

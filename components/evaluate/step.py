@@ -41,7 +41,7 @@ def run(
         backend: Where the scoring job runs.
         window: The attempt of select-window.
         model: The attempt of the last training stage.
-        metrics: Gets the main figures.
+        metrics: Gets the attempt's folder and the main figures.
         report: Gets the page.
 
     Raises:
@@ -66,6 +66,7 @@ def run(
             outputs={"metrics": "metrics.json", "report": "report.html", "predictions": "predictions"},
             window=current.manifests["window"].window,
         )
+    metrics.uri = current.uri
     metrics.metadata.update(result.figures())
     Path(report.path).write_text(page)
 
