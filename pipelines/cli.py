@@ -78,11 +78,12 @@ def movielens(root):  # type: ignore[no-untyped-def]
 
 @main.command()
 @click.option("--root", default=".", show_default=True, help="Where runs/ lies.")
-def runs(root):  # type: ignore[no-untyped-def]
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many, the newest ones.")
+def runs(root, limit):  # type: ignore[no-untyped-def]
     """List the runs: what ran, with which result, where its report is."""
     from thaw.pipelines.commands import runs_command
 
-    finish(runs_command, root)
+    finish(runs_command, root, limit)
 
 
 @main.command()

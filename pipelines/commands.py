@@ -86,18 +86,13 @@ def movielens_command(root: str) -> None:
     print(make_movielens(_absolute(root)))
 
 
-def runs_command(root: str) -> None:
+def runs_command(root: str, limit: int) -> None:
     """List the runs, the newest first."""
     from thaw.pipelines.results import report_uri
 
     table = Table("run", "began", "date", "state", "report", box=None, pad_edge=False)
-    statuses, damaged = [], []
-    for uri in runs.list_runs(_absolute(root)):
-        try:
-            statuses.append(runs.run_status(uri))
-        except (ValueError, OSError) as error:
-            damaged.append((uri.rpartition("/")[2], str(error).splitlines()[0]))
-    for status in sorted(statuses, key=lambda status: status.record.created_at, reverse=True):
+    newest = runs.newest_runs(_absolute(root), limit)
+    for status in newest.statuses:
         record = status.record
         state: str = status.state
         for stage in status.stages:
@@ -107,9 +102,12 @@ def runs_command(root: str) -> None:
         table.add_row(
             record.run_id, record.created_at, str(record.extra.get("date", "")), state, report_uri(status) or ""
         )
-    for run_id, fault in damaged:
-        table.add_row(run_id, "", "", "damaged", fault)
-    _console().print(table if statuses or damaged else f"no runs in {storage.join(root, 'runs')}")
+    for uri, fault in newest.damaged:
+        table.add_row(uri.rpartition("/")[2], "", "", "damaged", fault)
+    console = _console()
+    console.print(table if newest.num_runs else f"no runs in {storage.join(root, 'runs')}")
+    if newest.num_runs > limit:
+        console.print(f"{newest.num_runs - limit} older runs are not shown: --limit")
 
 
 def why_command(run_id: str, root: str) -> None:

@@ -26,10 +26,10 @@ from thaw.components.runs.manifest import (
     read_manifest,
 )
 from thaw.components.runs.refused import read_refusal, refusing
-from thaw.components.runs.run import RunRecord, create_run, list_runs, open_run, read_run
+from thaw.components.runs.run import RunRecord, create_run, open_run, read_run
 from thaw.components.runs.stage import Stage, stage
 from thaw.components.runs.stages import BACKBONE_STAGES, config_stages, recorded_stages, stage_names
-from thaw.components.runs.status import RunStatus, StageStatus, run_status
+from thaw.components.runs.status import NewestRuns, RunStatus, StageStatus, newest_runs, run_status
 from thaw.components.runs.versions import versions
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "ChangedOutputError",
     "Failure",
     "Lineage",
+    "NewestRuns",
     "NotCommittedError",
     "Parent",
     "Reference",
@@ -56,7 +57,7 @@ __all__ = [
     "config_stages",
     "create_run",
     "fail",
-    "list_runs",
+    "newest_runs",
     "open_run",
     "output_uri",
     "parent_of",

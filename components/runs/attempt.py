@@ -4,6 +4,7 @@ import datetime
 import os
 import re
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import psutil
@@ -14,6 +15,9 @@ from thaw.components.config.section import Section
 CLAIM = "claim.json"
 MANIFEST = "manifest.json"
 FAILURE = "failure.json"
+
+ATTEMPTS = "attempt-*"
+"""Pattern of the attempts' folders."""
 
 _ATTEMPT = re.compile(r"attempt-([1-9][0-9]*)")
 
@@ -68,6 +72,16 @@ def begin_attempt(run_uri: str, stage: str) -> Attempt:
         return attempt
 
 
+def open_attempt(run_uri: str, stage: str) -> Attempt | None:
+    """The newest attempt of a stage, if it has neither been committed nor failed; else None."""
+    for number in attempt_numbers(run_uri, stage)[-1:]:
+        uri = attempt_uri(run_uri, stage, number)
+        if not any(storage.exists(storage.join(uri, end)) for end in (MANIFEST, FAILURE)):
+            claim = Claim.model_validate_json(storage.read_bytes(storage.join(uri, CLAIM)))
+            return Attempt(run_uri, stage, number, claim.started_at)
+    return None
+
+
 def committed_attempt(run_uri: str, stage: str) -> str | None:
     """The folder of a stage's newest committed attempt, or None."""
     for number in reversed(attempt_numbers(run_uri, stage)):
@@ -80,6 +94,14 @@ def committed_attempt(run_uri: str, stage: str) -> str | None:
 def attempt_numbers(run_uri: str, stage: str) -> list[int]:
     """The attempts that a stage has had, in order."""
     matches = map(_ATTEMPT.fullmatch, storage.list_dirs(storage.join(run_uri, stage)))
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def attempts_claimed(run_uri: str, stage: str, files: Iterable[str]) -> list[int]:
+    """The attempts that a stage has had, in order, by the URIs of its run's files."""
+    folder = storage.join(run_uri, stage, "")
+    names = (file.removeprefix(folder).removesuffix(f"/{CLAIM}") for file in files)
+    matches = map(_ATTEMPT.fullmatch, names)
     return sorted(int(match[1]) for match in matches if match)
 
 

@@ -95,13 +95,6 @@ def read_run(run_uri: str) -> RunRecord:
         raise ValueError(f"{uri} is not the record of a run: {error}") from error
 
 
-def list_runs(root: str) -> list[str]:
-    """URIs of the runs under a root, by name."""
-    folder = storage.join(root, "runs")
-    uris = [storage.join(folder, name) for name in storage.list_dirs(folder)]
-    return [uri for uri in uris if storage.exists(storage.join(uri, RUN))]
-
-
 def _record(run_id: str, config: RunConfig, extra: dict[str, Any]) -> RunRecord:
     if not _RUN_ID.fullmatch(run_id):
         raise ValueError(f"run id {run_id!r}: only letters, digits, '-', '_' and '.', beginning with a letter or digit")

@@ -1,16 +1,20 @@
 """How far a run came: what `thaw runs` lists and `thaw why` explains."""
 
 import socket
+from collections.abc import Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
 import psutil
 
 from thaw.components import storage
-from thaw.components.runs.attempt import CLAIM, MANIFEST, Claim, attempt_numbers, attempt_uri
+from thaw.components.runs.attempt import ATTEMPTS, CLAIM, FAILURE, MANIFEST, Claim, attempt_uri, attempts_claimed
 from thaw.components.runs.manifest import Failure, StageManifest, read_failure, read_manifest
-from thaw.components.runs.run import RunRecord, read_run
+from thaw.components.runs.run import RUN, RunRecord, read_run
 from thaw.components.runs.stages import recorded_stages
+
+_NUM_AT_ONCE = 32
 
 State = Literal["absent", "running", "died", "failed", "committed"]
 """`died`: the process that claimed the attempt is gone from this machine and left no word."""
@@ -48,6 +52,18 @@ class RunStatus:
         return "committed" if all(stage.state == "committed" for stage in self.stages) else "unfinished"
 
 
+@dataclass(frozen=True)
+class NewestRuns:
+    """The newest runs of a root."""
+
+    statuses: tuple[RunStatus, ...]
+    """The newest first."""
+    damaged: tuple[tuple[str, str], ...]
+    """URI and fault of those among them that cannot be read, by name."""
+    num_runs: int
+    """Of the root, in all."""
+
+
 def run_status(run_uri: str) -> RunStatus:
     """How far a run came.
 
@@ -56,22 +72,51 @@ def run_status(run_uri: str) -> RunStatus:
     """
     record = read_run(run_uri)
     names = recorded_stages(record.config, record.extra)
-    return RunStatus(run_uri, record, tuple(_stage_status(run_uri, name) for name in names))
+    files = {file.path for file in storage.find_files(run_uri, f"*/{ATTEMPTS}/*.json")}
+    return RunStatus(run_uri, record, tuple(_stage_status(run_uri, name, files) for name in names))
 
 
-def _stage_status(run_uri: str, stage: str) -> StageStatus:
-    numbers = attempt_numbers(run_uri, stage)
-    if not numbers:
+def newest_runs(root: str, limit: int) -> NewestRuns:
+    """How far the newest runs under a root came.
+
+    One listing of the records, however many there are, tells which are the newest, by the time when the store got them;
+    only of these more is read, of several at once.
+
+    Raises:
+        StorageError: the root cannot be listed.
+    """
+    files = storage.find_files(storage.join(root, "runs"), f"*/{RUN}")
+    shown = files
+    if all(file.modified_s is not None for file in files):
+        shown = sorted(files, key=lambda file: (file.modified_s, file.path))[-limit:]
+
+    def status(uri: str) -> RunStatus | tuple[str, str]:
+        try:
+            return run_status(uri)
+        except (ValueError, OSError) as error:
+            return uri, str(error).splitlines()[0]
+
+    with ThreadPoolExecutor(_NUM_AT_ONCE) as pool:
+        found = list(pool.map(status, sorted(file.path.removesuffix(f"/{RUN}") for file in shown)))
+    statuses = [each for each in found if isinstance(each, RunStatus)]
+    statuses.sort(key=lambda each: each.record.created_at, reverse=True)
+    damaged = [each for each in found if not isinstance(each, RunStatus)]
+    return NewestRuns(tuple(statuses[:limit]), tuple(damaged[:limit]), len(files))
+
+
+def _stage_status(run_uri: str, stage: str, files: Set[str]) -> StageStatus:
+    """The status of a stage of a run that has these files."""
+    number = max(attempts_claimed(run_uri, stage, files), default=None)
+    if number is None:
         return StageStatus(stage, "absent")
-    uri = attempt_uri(run_uri, stage, numbers[-1])
+    uri = attempt_uri(run_uri, stage, number)
     claim = Claim.model_validate_json(storage.read_bytes(storage.join(uri, CLAIM)))
-    if storage.exists(storage.join(uri, MANIFEST)):
+    if storage.join(uri, MANIFEST) in files:
         manifest, _ = read_manifest(uri)
-        return StageStatus(stage, "committed", numbers[-1], uri, claim, manifest=manifest)
-    failure = read_failure(uri)
-    if failure is not None:
-        return StageStatus(stage, "failed", numbers[-1], uri, claim, failure=failure)
-    return StageStatus(stage, "died" if _is_gone(claim) else "running", numbers[-1], uri, claim)
+        return StageStatus(stage, "committed", number, uri, claim, manifest=manifest)
+    if storage.join(uri, FAILURE) in files:
+        return StageStatus(stage, "failed", number, uri, claim, failure=read_failure(uri))
+    return StageStatus(stage, "died" if _is_gone(claim) else "running", number, uri, claim)
 
 
 def _is_gone(claim: Claim) -> bool:

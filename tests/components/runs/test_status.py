@@ -7,7 +7,7 @@ import pytest
 
 from thaw.components import storage
 from thaw.components.config import load
-from thaw.components.runs import begin_attempt, create_run, run_status, stage
+from thaw.components.runs import begin_attempt, create_run, newest_runs, run_status, stage
 
 CONFIG = load("small")
 
@@ -81,3 +81,35 @@ def test_of_a_process_on_another_machine_nothing_is_assumed(tmp_path: Path) -> N
     claim_uri = storage.join(attempt.uri, "claim.json")
     storage.write_json(claim_uri, storage.read_json(claim_uri) | {"host": "thaw-pod-7", "pid": 1 << 22})
     assert states(run_uri)["train-frozen"] == "running"
+
+
+def test_the_newest_runs_are_listed_with_their_status_and_other_folders_are_not_runs(store_uri: str) -> None:
+    assert newest_runs(store_uri, 20).num_runs == 0
+    uris = [create_run(store_uri, run_id, CONFIG) for run_id in ("b", "c", "a")]
+    storage.write_bytes(storage.join(store_uri, "runs", "stray", "note"), b"")
+    with stage(CONFIG, uris[2], "select-window") as select:
+        select.commit(figures={"rows": 3})
+    everything = newest_runs(store_uri, 20)
+    assert {status.uri for status in everything.statuses} == set(uris)
+    assert (everything.damaged, everything.num_runs) == ((), 3)
+    newest = newest_runs(store_uri, 2)
+    assert [status.uri for status in newest.statuses] == sorted(uris[1:])  # All began in one second.
+    assert newest.num_runs == 3
+    assert newest.statuses[0] == run_status(uris[2])
+
+
+def test_the_newest_runs_come_in_the_order_in_which_they_began(tmp_path: Path) -> None:
+    for run_id, began in (("b", "2026-03-02T06:00:00+00:00"), ("a", "2026-03-01T06:00:00+00:00")):
+        uri = storage.join(create_run(str(tmp_path), run_id, CONFIG), "run.json")
+        storage.write_json(uri, storage.read_json(uri) | {"created_at": began})
+    assert [status.record.run_id for status in newest_runs(str(tmp_path), 20).statuses] == ["b", "a"]
+
+
+def test_a_damaged_run_is_named_with_its_fault_among_the_others(tmp_path: Path) -> None:
+    run_uri = create_run(str(tmp_path), "good", CONFIG)
+    storage.write_bytes(f"{tmp_path}/runs/bad/run.json", b"{")
+    newest = newest_runs(str(tmp_path), 20)
+    assert [status.uri for status in newest.statuses] == [run_uri]
+    ((uri, fault),) = newest.damaged
+    assert uri == f"{tmp_path}/runs/bad"
+    assert "bad/run.json is not the record of a run" in fault
