@@ -10,9 +10,9 @@
 Nothing is ever replaced: another try is another attempt, and a reader trusts an attempt only with its manifest.
 """
 
-from thaw.components.runs.agreement import check_same_config, check_same_plan, check_same_run
+from thaw.components.runs.agreement import check_same_config, check_same_data, check_same_plan, check_same_run
 from thaw.components.runs.attempt import Attempt, begin_attempt, committed_attempt
-from thaw.components.runs.content import ChangedOutputError, check_output
+from thaw.components.runs.content import ChangedOutputError, check_attempt, check_output
 from thaw.components.runs.lineage import Lineage, Parent, parent_of
 from thaw.components.runs.manifest import (
     Failure,
@@ -26,7 +26,7 @@ from thaw.components.runs.manifest import (
     read_manifest,
 )
 from thaw.components.runs.refused import read_refusal, refusing
-from thaw.components.runs.run import RunRecord, create_run, open_run, read_run
+from thaw.components.runs.run import RunRecord, check_run_id, create_run, open_run, read_run
 from thaw.components.runs.stage import Stage, stage
 from thaw.components.runs.stages import BACKBONE_STAGES, config_stages, recorded_stages, stage_names
 from thaw.components.runs.status import NewestRuns, RunStatus, StageStatus, newest_runs, run_status
@@ -48,8 +48,11 @@ __all__ = [
     "StageManifest",
     "StageStatus",
     "begin_attempt",
+    "check_attempt",
     "check_output",
+    "check_run_id",
     "check_same_config",
+    "check_same_data",
     "check_same_plan",
     "check_same_run",
     "commit",

@@ -29,6 +29,16 @@ class RunRecord(Section):
     """What the caller adds: the date, the command."""
 
 
+def check_run_id(run_id: str) -> None:
+    """Pass what can name a run.
+
+    Raises:
+        ValueError: it is no name of a folder.
+    """
+    if not _RUN_ID.fullmatch(run_id):
+        raise ValueError(f"run id {run_id!r}: only letters, digits, '-', '_' and '.', beginning with a letter or digit")
+
+
 def create_run(root: str, run_id: str, config: RunConfig, extra: dict[str, Any] | None = None) -> str:
     """Claim a run's folder by its `run.json`.
 
@@ -96,7 +106,6 @@ def read_run(run_uri: str) -> RunRecord:
 
 
 def _record(run_id: str, config: RunConfig, extra: dict[str, Any]) -> RunRecord:
-    if not _RUN_ID.fullmatch(run_id):
-        raise ValueError(f"run id {run_id!r}: only letters, digits, '-', '_' and '.', beginning with a letter or digit")
+    check_run_id(run_id)
     document = config.model_dump(mode="json")
     return RunRecord(run_id=run_id, created_at=now(), config=document, versions=versions(), extra=extra)
