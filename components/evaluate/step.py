@@ -9,7 +9,8 @@ from thaw.components.config import RunConfig, from_parameter
 from thaw.components.evaluate.measure import measure
 from thaw.components.evaluate.provenance import PipelineRecord, Provenance, StageRecord, TraceEvent
 from thaw.components.evaluate.report import render_report
-from thaw.components.launcher.stage_job import run_stage_job
+from thaw.components.evaluate.result import EvaluationResult
+from thaw.components.launcher.stage_job import run_stage_job, takes_up
 from thaw.components.runs import Stage, StageManifest, check_same_config, read_manifest, stage, versions
 from thaw.components.select_window.window import read_window
 
@@ -50,25 +51,30 @@ def run(
         JobFailed: the job did not succeed.
     """
     settings = from_parameter(config)
-    with stage(settings, run_uri, STAGE, {"window": window.uri, "model": model.uri}) as current:
-        check_same_config(current.manifests["model"].config, settings)
-        job_figures = run_stage_job(
-            current, settings, backend, "score", checkpoint_uri=current.input_uri("model", "model")
-        )
-        selected = read_window(current.input_uri("window", "window"))
-        result = measure(settings, selected, storage.join(current.uri, "predictions"))
-        document = result.model_dump_json(indent=1).encode()
-        storage.create_bytes(storage.join(current.uri, "metrics.json"), document)
-        page = render_report(result, settings, selected, _provenance(current, settings))
-        storage.create_bytes(storage.join(current.uri, "report.html"), page.encode())
-        current.commit(
-            figures={**job_figures, **result.figures()},
-            outputs={"metrics": "metrics.json", "report": "report.html", "predictions": "predictions"},
-            window=current.manifests["window"].window,
-        )
+    inputs = {"window": window.uri, "model": model.uri}
+    with stage(settings, run_uri, STAGE, inputs, takes_up=takes_up(backend)) as current:
+        if not current.committed:
+            _evaluate(settings, backend, current)
+    result = EvaluationResult.model_validate_json(storage.read_bytes(storage.join(current.uri, "metrics.json")))
     metrics.uri = current.uri
     metrics.metadata.update(result.figures())
-    Path(report.path).write_text(page)
+    Path(report.path).write_bytes(storage.read_bytes(storage.join(current.uri, "report.html")))
+
+
+def _evaluate(settings: RunConfig, backend: str, current: Stage) -> None:
+    check_same_config(current.manifests["model"].config, settings)
+    job_figures = run_stage_job(current, settings, backend, "score", checkpoint_uri=current.input_uri("model", "model"))
+    selected = read_window(current.input_uri("window", "window"))
+    result = measure(settings, selected, storage.join(current.uri, "predictions"))
+    page = render_report(result, settings, selected, _provenance(current, settings))
+    # Replaced, where another process began the attempt and did not come to its end.
+    storage.write_bytes(storage.join(current.uri, "metrics.json"), result.model_dump_json(indent=1).encode())
+    storage.write_bytes(storage.join(current.uri, "report.html"), page.encode())
+    current.commit(
+        figures={**job_figures, **result.figures()},
+        outputs={"metrics": "metrics.json", "report": "report.html", "predictions": "predictions"},
+        window=current.manifests["window"].window,
+    )
 
 
 def _provenance(current: Stage, config: RunConfig) -> Provenance:

@@ -2,7 +2,7 @@
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,9 @@ from thaw.components import events
 
 NUM_LAST_LINES = 6
 _MAX_LINE_LENGTH = 300
+_BY_SIGNAL = 128
+"""A container that signal N ended has exit code 128 + N."""
+_KILLED = (-signal.SIGKILL, _BY_SIGNAL + signal.SIGKILL)
 _MEMORY_HINT = (
     "if the memory ran out, lower training.shuffle_rows or training.global_batch_size, or give the replicas more"
 )
@@ -41,6 +44,8 @@ class JobFailed(RuntimeError):  # noqa: N818 - says what happened, as its messag
         signal: Number of the signal that killed it.
         last_lines: Of the replica's log, the agent's own report left out.
         hint: What to do next, where that is known.
+        had_ended: Whether it was over before this launcher first looked.
+        leaves_open: Whether it may live on, so that the attempt is not over.
     """
 
     def __init__(
@@ -55,11 +60,15 @@ class JobFailed(RuntimeError):  # noqa: N818 - says what happened, as its messag
         last_lines: Sequence[str] = (),
         log_uri: str | None = None,
         hint: str | None = None,
+        fate: str = "",
+        had_ended: bool = False,
+        leaves_open: bool = False,
     ):
         where = f" in {replica}" if replica else ""
         log = f"; {log_uri} ends:" if log_uri and last_lines else f"; its log is {log_uri}" if log_uri else ""
         shown = [line[:_MAX_LINE_LENGTH] for line in last_lines[-NUM_LAST_LINES:]]
-        super().__init__("\n".join([f"PyTorchJob {job} failed{where}{log}", *(f"    {line}" for line in shown), cause]))
+        first = f"PyTorchJob {job} failed{where}{fate and ' and '}{fate}{log}"
+        super().__init__("\n".join([first, *(f"    {line}" for line in shown), cause]))
         self.job = job
         self.replica = replica
         self.rank = rank
@@ -67,6 +76,8 @@ class JobFailed(RuntimeError):  # noqa: N818 - says what happened, as its messag
         self.signal = signal
         self.last_lines = tuple(last_lines)
         self.hint = hint
+        self.had_ended = had_ended
+        self.leaves_open = leaves_open
 
 
 @dataclass(frozen=True)
@@ -74,10 +85,12 @@ class ReplicaEnd:
     """How a replica of a job ended."""
 
     replica: str
-    exit_code: int
-    """Of its container's command; -N where signal N ended it."""
+    exit_code: int | None
+    """Of its container's command; -N where signal N ended it and its parent was told so; None where nobody saw it."""
     lines: Sequence[str]
     """The end of its log: some hundred lines, as torchrun's report has forty."""
+    reason: str | None = None
+    """Why it ended, in the words of what ended it from outside."""
 
 
 @dataclass(frozen=True)
@@ -86,40 +99,66 @@ class Cause:
 
     replica: str
     rank: int | None
-    exit_code: int
+    exit_code: int | None
     """-N where signal N ended it."""
     said: str | None
     """The error, in one line."""
+    reason: str | None = None
+    """As of its replica."""
+
+    @property
+    def by_signal(self) -> bool:
+        """Whether a signal ended it, as its parent saw it, or a shell or container runtime passed it on."""
+        return self.exit_code is not None and (self.exit_code < 0 or self.exit_code > _BY_SIGNAL)
 
     @property
     def only_noticed(self) -> bool:
         """Whether it died because another did: of a lost connection, or ended by its agent."""
-        if self.exit_code == -signal.SIGTERM:
+        told_to_end = self.exit_code in (-signal.SIGTERM, _BY_SIGNAL + signal.SIGTERM)
+        if told_to_end and (self.rank is not None or self.reason is None):
             return True
+        if self.exit_code is None or self.reason is not None:
+            return False
         by_itself = self.exit_code >= 0 or self.exit_code == -signal.SIGABRT
         return by_itself and self.said is not None and _NOTICED.search(self.said) is not None
 
     def __str__(self) -> str:
         who = self.replica if self.rank is None else f"rank {self.rank} ({self.replica})"
+        why = f" ({self.reason})" if self.reason else ""
+        if self.exit_code is None:
+            return f"{who} was ended{why}"
         if self.exit_code < 0:
             name = _signal_name(-self.exit_code)
-            why = " (the kernel does that where memory runs out)" if self.exit_code == -signal.SIGKILL else ""
+            if self.exit_code == -signal.SIGKILL and not why:
+                why = " (the kernel does that where memory runs out)"
             return f"{who} was killed by signal {-self.exit_code}, {name}{why}"
-        return f"{who} ended with exit code {self.exit_code}" + (f": {self.said}" if self.said else "")
+        if self.exit_code > _BY_SIGNAL and not why:
+            why = f" ({_signal_name(self.exit_code - _BY_SIGNAL)})"
+        return f"{who} ended with exit code {self.exit_code}{why}" + (f": {self.said}" if self.said else "")
 
 
 def root_cause(ends: Sequence[ReplicaEnd]) -> Cause:
     """Of the replicas that failed, in the order in which they ended, the death that the others followed.
 
-    A signal comes before an exception, as it leaves no partner the time to die of anything but the lost connection;
-    both come before a death that only noticed another.
+    What was ended from outside for a known reason comes first, then a signal, as it leaves no partner the time to die
+    of anything but the lost connection, then an exception; all come before a death that only noticed another.
     """
     causes = [cause for end in ends for cause in _causes(end)]
-    return min(causes, key=lambda cause: (cause.only_noticed, cause.exit_code >= 0))
+    return min(causes, key=lambda cause: (cause.only_noticed, cause.reason is None, not cause.by_signal))
 
 
-def job_failed(job: str, ends: Sequence[ReplicaEnd], log_uris: dict[str, str]) -> JobFailed:
-    """The error of a job of which at least one replica failed."""
+def job_failed(
+    job: str, ends: Sequence[ReplicaEnd], log_uris: Mapping[str, str], *, fate: str = "", had_ended: bool = False
+) -> JobFailed:
+    """The error of a job of which at least one replica failed.
+
+    Args:
+        job: Its name.
+        ends: The replicas that failed, in the order in which they ended.
+        log_uris: Where their logs are, by replica; not all of them need have one.
+        fate: What became of the job's remains, as "was deleted".
+        had_ended: As of JobFailed.
+    """
     cause = root_cause(ends)
     end = next(end for end in ends if end.replica == cause.replica)
     return JobFailed(
@@ -127,11 +166,13 @@ def job_failed(job: str, ends: Sequence[ReplicaEnd], log_uris: dict[str, str]) -
         str(cause),
         replica=cause.replica,
         rank=cause.rank,
-        exit_code=cause.exit_code if cause.exit_code >= 0 else None,
-        signal=-cause.exit_code if cause.exit_code < 0 else None,
+        exit_code=cause.exit_code if cause.exit_code is not None and cause.exit_code >= 0 else None,
+        signal=-cause.exit_code if cause.exit_code is not None and cause.exit_code < 0 else None,
         last_lines=last_lines(end.lines),
-        log_uri=log_uris[cause.replica],
-        hint=_MEMORY_HINT if cause.exit_code == -signal.SIGKILL else None,
+        log_uri=log_uris.get(cause.replica),
+        hint=_MEMORY_HINT if cause.exit_code in _KILLED or (cause.reason or "").startswith("OOMKilled") else None,
+        fate=fate,
+        had_ended=had_ended,
     )
 
 
@@ -147,8 +188,11 @@ def _causes(end: ReplicaEnd) -> list[Cause]:
     errors = {event.get("rank"): event for line in own if (event := events.parse(line)) and event["event"] == "error"}
     reported = _reported(end.lines)
     if not reported:
-        return [Cause(end.replica, None, end.exit_code, _said(own, None, errors))]
-    return [Cause(end.replica, rank, exit_code, _said(own, rank, errors)) for rank, exit_code in reported.items()]
+        return [Cause(end.replica, None, end.exit_code, _said(own, None, errors), end.reason)]
+    return [
+        Cause(end.replica, rank, exit_code, _said(own, rank, errors), end.reason)
+        for rank, exit_code in reported.items()
+    ]
 
 
 def _said(own: Sequence[str], rank: int | None, errors: dict[Any, dict[str, Any]]) -> str | None:

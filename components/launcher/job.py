@@ -38,6 +38,11 @@ class TrainingJob:
         return storage.join(self.spec.output_uri, "job.json")
 
     @property
+    def logs_uri(self) -> str:
+        """Folder for its replicas' logs."""
+        return storage.join(self.spec.output_uri, "logs")
+
+    @property
     def spec_digest(self) -> str:
         """SHA-256 of the work, in hex: equal for all attempts at it."""
         return spec_digest(self.spec)

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from thaw.components import lease, storage
@@ -9,16 +10,49 @@ from thaw.components.launcher import local, pytorchjob
 from thaw.components.launcher.failure import JobFailed
 from thaw.components.launcher.job import TrainingJob
 
-Backend = Callable[[dict[str, Any], str, Callable[[str], None]], None]
-"""Runs a PyTorchJob to its end: manifest, folder for the logs, what to do with each line of the Master's log. Raises
-JobFailed."""
-
-BACKENDS: dict[str, Backend] = {"local": local.run}
-
+OnLine = Callable[[str], None]
 print_line = functools.partial(print, flush=True)
 
 
-def launch(job: TrainingJob, backend: str, on_line: Callable[[str], None] = print_line) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Backend:
+    """Where jobs run."""
+
+    run: Callable[[TrainingJob, dict[str, Any], OnLine], None]
+    """Runs a job to its end, or raises JobFailed: the job, its PyTorchJob, what to do with each line of the Master."""
+    jobs_outlive_launcher: bool
+    """Whether a job goes on when its launcher is killed, so that another one can take it up."""
+
+
+def _on_this_machine(job: TrainingJob, manifest: dict[str, Any], on_line: OnLine) -> None:
+    local.run(manifest, job.logs_uri, on_line)
+
+
+def _on_kubernetes(job: TrainingJob, manifest: dict[str, Any], on_line: OnLine) -> None:
+    # Its client takes a second to import.
+    from thaw.components.launcher.kubernetes.run import run
+
+    run(job, manifest, on_line)
+
+
+BACKENDS = {
+    "local": Backend(_on_this_machine, jobs_outlive_launcher=False),
+    "kubernetes": Backend(_on_kubernetes, jobs_outlive_launcher=True),
+}
+
+
+def backend_named(name: str) -> Backend:
+    """A backend by its name.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if name not in BACKENDS:
+        raise ValueError(f"backend {name!r}: jobs can be launched on these alone: {', '.join(BACKENDS)}")
+    return BACKENDS[name]
+
+
+def launch(job: TrainingJob, backend: str, on_line: OnLine = print_line) -> dict[str, Any]:
     """Run a job to its end.
 
     Its folder gets the specification that the ranks read (`job.json`), the PyTorchJob (`pytorchjob.json`) and a log of
@@ -36,14 +70,19 @@ def launch(job: TrainingJob, backend: str, on_line: Callable[[str], None] = prin
         ValueError: no such backend, or the job can't start there.
         JobFailed: it did not succeed, or there are no figures.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"backend {backend!r}: jobs can be launched on these alone: {', '.join(BACKENDS)}")
+    chosen = backend_named(backend)
     output_uri = job.spec.output_uri
     manifest = pytorchjob.render(job)
-    storage.create_json(job.spec_uri, job.spec.model_dump(mode="json"))
-    storage.create_json(storage.join(output_uri, "pytorchjob.json"), manifest)
+    documents = {job.spec_uri: job.spec.model_dump(mode="json"), storage.join(output_uri, "pytorchjob.json"): manifest}
+    for uri, document in documents.items():
+        try:
+            storage.create_json(uri, document)
+        except FileExistsError:
+            # In an attempt that is taken up; its backend sees to it that the work is the same.
+            if not chosen.jobs_outlive_launcher:
+                raise
     with lease.renewed(storage.join(output_uri, lease.LEASE), job.spec.lease_timeout_s):
-        BACKENDS[backend](manifest, storage.join(output_uri, "logs"), on_line)
+        chosen.run(job, manifest, on_line)
     result_uri = storage.join(output_uri, "result.json")
     try:
         result: dict[str, Any] = storage.read_json(result_uri)

@@ -6,8 +6,9 @@ from thaw.components import storage
 from thaw.components.checkpoint_folder import newest_complete
 from thaw.components.config import RunConfig
 from thaw.components.config.recipe import Policy
+from thaw.components.launcher.failure import JobFailed
 from thaw.components.launcher.job import training_job
-from thaw.components.launcher.launch import launch
+from thaw.components.launcher.launch import backend_named, launch
 from thaw.components.runs import Stage
 from thaw.components.runs.attempt import attempt_uri
 from thaw.components.select_window.pins import check_pins
@@ -26,6 +27,9 @@ def run_stage_job(
 ) -> dict[str, Any]:
     """Run a stage's one job over its input `window`, from where the stage's last attempt left off.
 
+    In an attempt that was taken up the job may be there already; where that turns out to have ended, the stage goes on
+    in its next attempt.
+
     Returns:
         The figures that rank 0 wrote.
 
@@ -40,22 +44,37 @@ def run_stage_job(
         "score": (*window.training, *window.evaluation, *window.items, *window.truth),
     }
     check_pins(reads[kind])
-    job = training_job(
-        config,
-        current.attempt.number,
-        kind=kind,
-        run_id=current.attempt.run_id,
-        stage=current.attempt.stage,
-        window_uri=current.input_uri("window", "window"),
-        output_uri=current.uri,
-        checkpoint_uri=checkpoint_uri,
-        policy=policy,
-        epoch=epoch,
-        resume_uri=_last_checkpoint(current),
-        # Here the job ends with its launcher by other means: lifeline.py.
-        lease_timeout_s=None if backend == "local" else config.cluster.lease_timeout_s,
-    )
-    return launch(job, backend)
+    while True:
+        job = training_job(
+            config,
+            current.attempt.number,
+            kind=kind,
+            run_id=current.attempt.run_id,
+            stage=current.attempt.stage,
+            window_uri=current.input_uri("window", "window"),
+            output_uri=current.uri,
+            checkpoint_uri=checkpoint_uri,
+            policy=policy,
+            epoch=epoch,
+            resume_uri=_last_checkpoint(current),
+            # On this machine the job ends with its launcher by other means: lifeline.py.
+            lease_timeout_s=config.cluster.lease_timeout_s if takes_up(backend) else None,
+        )
+        try:
+            return launch(job, backend)
+        except JobFailed as failure:
+            if not failure.had_ended:
+                raise
+            current.begin_anew(failure)
+
+
+def takes_up(backend: str) -> bool:
+    """Whether a starting step takes up the open attempt of its stage, as its job may live.
+
+    Raises:
+        ValueError: no such backend.
+    """
+    return backend_named(backend).jobs_outlive_launcher
 
 
 def _last_checkpoint(current: Stage) -> str | None:

@@ -2,10 +2,10 @@
 
 from typing import Any, Protocol
 
-from thaw.components.config import from_parameter
-from thaw.components.launcher.stage_job import run_stage_job
+from thaw.components.config import RunConfig, from_parameter
+from thaw.components.launcher.stage_job import run_stage_job, takes_up
 from thaw.components.prepare_backbone.fetch import fetch_backbone
-from thaw.components.runs import stage
+from thaw.components.runs import Stage, stage
 from thaw.components.select_window.window import read_window
 
 STAGE = "prepare-backbone"
@@ -34,18 +34,23 @@ def run(config: str, run_uri: str, backend: str, window: Artifact, backbone: Art
         JobFailed: the job did not succeed.
     """
     settings = from_parameter(config)
-    with stage(settings, run_uri, STAGE, {"window": window.uri}) as current:
-        figures: dict[str, Any]
-        if settings.backbone.pretrain:
-            figures = run_stage_job(current, settings, backend, "pretrain")
-            uri = "model"
-        else:
-            selected = read_window(current.input_uri("window", "window"))
-            uri, found = fetch_backbone(settings, selected.date, selected.first_day)
-            figures = {
-                "trained_through": str(found.trained_through),
-                "saw_window_days": sum(day >= selected.first_day for day in found.engagement_days),
-            }
-        current.commit(figures=figures, outputs={"model": uri}, window=current.manifests["window"].window)
+    with stage(settings, run_uri, STAGE, {"window": window.uri}, takes_up=takes_up(backend)) as current:
+        if not current.committed:
+            uri, figures = _prepare(settings, backend, current)
+            current.commit(figures=figures, outputs={"model": uri}, window=current.manifests["window"].window)
     backbone.uri = current.uri
-    backbone.metadata.update({key: value for key, value in figures.items() if isinstance(value, (int, float, str))})
+    backbone.metadata.update(
+        {key: value for key, value in current.figures.items() if isinstance(value, (int, float, str))}
+    )
+
+
+def _prepare(settings: RunConfig, backend: str, current: Stage) -> tuple[str, dict[str, Any]]:
+    """Where the tables lie, below the attempt's folder or by a whole URI, and the figures."""
+    if settings.backbone.pretrain:
+        return "model", run_stage_job(current, settings, backend, "pretrain")
+    selected = read_window(current.input_uri("window", "window"))
+    uri, found = fetch_backbone(settings, selected.date, selected.first_day)
+    return uri, {
+        "trained_through": str(found.trained_through),
+        "saw_window_days": sum(day >= selected.first_day for day in found.engagement_days),
+    }

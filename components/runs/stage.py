@@ -9,10 +9,19 @@ from typing import Any
 from thaw.components import storage
 from thaw.components.config import RunConfig
 from thaw.components.events import emit
-from thaw.components.runs.attempt import Attempt, begin_attempt, now
+from thaw.components.runs.attempt import Attempt, attempt_numbers, attempt_uri, begin_attempt, now, open_attempt
 from thaw.components.runs.content import content_digest
 from thaw.components.runs.lineage import check_inherited
-from thaw.components.runs.manifest import Failure, Reference, StageManifest, commit, fail, output_uri, read_manifest
+from thaw.components.runs.manifest import (
+    Failure,
+    NotCommittedError,
+    Reference,
+    StageManifest,
+    commit,
+    fail,
+    output_uri,
+    read_manifest,
+)
 from thaw.components.runs.refused import refusing
 from thaw.components.runs.run import read_run
 from thaw.components.runs.versions import versions
@@ -28,7 +37,8 @@ class Stage:
         attempt: The attempt.
         inputs: The committed attempts that it builds on, by name.
         manifests: Their manifests, by the same names.
-        committed: Set by `commit`.
+        committed: Set by `commit`; of a stage that was done before, set from the start.
+        figures: What was committed.
     """
 
     def __init__(self, config: RunConfig, attempt: Attempt):
@@ -37,11 +47,18 @@ class Stage:
         self.inputs: dict[str, Reference] = {}
         self.manifests: dict[str, StageManifest] = {}
         self.committed: Reference | None = None
+        self.figures: dict[str, Any] = {}
         self._config = config
 
     def input_uri(self, name: str, output: str) -> str:
         """Where an output of an input lies."""
         return output_uri(self.inputs[name].uri, self.manifests[name], output)
+
+    def begin_anew(self, error: BaseException) -> None:
+        """Go on in the stage's next attempt; `error` says why this one, which was taken up, is over."""
+        _record(self.attempt, error)
+        self.attempt = begin_attempt(self.attempt.run_uri, self.attempt.stage)
+        self.uri = self.attempt.uri
 
     def commit(
         self,
@@ -74,22 +91,30 @@ class Stage:
         digests = {name: digest for name, uri in places.items() if (digest := content_digest(uri))}
         manifest = manifest.model_copy(update={"digests": digests})
         self.committed = commit(self.attempt, manifest)
+        self.figures = manifest.figures
         return self.committed
 
 
 @contextmanager
-def stage(config: RunConfig, run_uri: str, name: str, inputs: Mapping[str, str] | None = None) -> Iterator[Stage]:
-    """Runs a stage as a new attempt: `with stage(...) as s: ...; s.commit(...)`.
+def stage(
+    config: RunConfig, run_uri: str, name: str, inputs: Mapping[str, str] | None = None, *, takes_up: bool = False
+) -> Iterator[Stage]:
+    """Runs a stage as a new attempt: `with stage(...) as s: if not s.committed: ...; s.commit(...)`.
+
+    Where the stage's newest attempt is committed, with this configuration and these inputs, there is nothing left to
+    do, and the block gets that attempt.
 
     What the block raises is recorded as the attempt's failure and raised on. An exception can bring what it knows as
-    attributes named like the fields of `Failure`: replica, exit_code, signal, last_lines, hint. A stage that was
-    refused (`RefusedError`) isn't tried again with the same configuration and inputs.
+    attributes named like the fields of `Failure`: replica, exit_code, signal, last_lines, hint; and `leaves_open`,
+    where what the attempt began may still go on, so that it is not over. A stage that was refused (`RefusedError`)
+    isn't tried again with the same configuration and inputs.
 
     Args:
         config: The run's document.
         run_uri: Folder of the run.
         name: The stage.
         inputs: Folders of the attempts that it builds on, by name.
+        takes_up: Go on in the newest attempt, if that is open: whoever began it is gone, and what it began may live.
 
     Raises:
         NotCommittedError: an input is not committed.
@@ -97,33 +122,58 @@ def stage(config: RunConfig, run_uri: str, name: str, inputs: Mapping[str, str] 
         RefusedError: it was refused before.
     """
     asked = (config.model_dump_json(), *(f"{key}={uri}" for key, uri in sorted((inputs or {}).items())))
-    with refusing(run_uri, name, *asked), _attempt(config, run_uri, name, inputs) as current:
+    with refusing(run_uri, name, *asked), _attempt(config, run_uri, name, inputs or {}, takes_up) as current:
         yield current
 
 
 @contextmanager
-def _attempt(config: RunConfig, run_uri: str, name: str, inputs: Mapping[str, str] | None) -> Iterator[Stage]:
+def _attempt(config: RunConfig, run_uri: str, name: str, inputs: Mapping[str, str], takes_up: bool) -> Iterator[Stage]:
     start_s = time.monotonic()
     emit("stage", stage=name, status="started")
     try:
-        current = Stage(config, begin_attempt(run_uri, name))
+        current = _done(config, run_uri, name, inputs)
+        if current is None:
+            attempt = open_attempt(run_uri, name) if takes_up else None
+            current = Stage(config, attempt or begin_attempt(run_uri, name))
         try:
-            for input_name, uri in (inputs or {}).items():
-                manifest, digest = read_manifest(uri)
-                current.inputs[input_name] = Reference(uri=uri, digest=digest)
-                current.manifests[input_name] = manifest
-                if not uri.startswith(storage.join(run_uri, "")):
-                    check_inherited(read_run(run_uri), current.inputs[input_name], manifest)
+            if current.committed is None:
+                _read_inputs(current, inputs)
             yield current
             assert current.committed, f"stage {name} ended without a commit"
         except BaseException as error:
-            if current.committed is None:
+            if current.committed is None and not getattr(error, "leaves_open", False):
                 _record(current.attempt, error)
             raise
     except BaseException:
         emit("stage", stage=name, status="failed", seconds=round(time.monotonic() - start_s, 1))
         raise
     emit("stage", stage=name, status="committed", seconds=round(time.monotonic() - start_s, 1))
+
+
+def _read_inputs(current: Stage, inputs: Mapping[str, str]) -> None:
+    run_uri = current.attempt.run_uri
+    for name, uri in inputs.items():
+        manifest, digest = read_manifest(uri)
+        current.inputs[name] = Reference(uri=uri, digest=digest)
+        current.manifests[name] = manifest
+        if not uri.startswith(storage.join(run_uri, "")):
+            check_inherited(read_run(run_uri), current.inputs[name], manifest)
+
+
+def _done(config: RunConfig, run_uri: str, name: str, inputs: Mapping[str, str]) -> Stage | None:
+    """The stage, if its newest attempt is committed, with this configuration and these inputs."""
+    for number in attempt_numbers(run_uri, name)[-1:]:
+        try:
+            manifest, digest = read_manifest(attempt_uri(run_uri, name, number))
+            current = Stage(config, Attempt(run_uri, name, number, manifest.started_at))
+            _read_inputs(current, inputs)
+        except NotCommittedError:
+            return None
+        if (manifest.config, manifest.inputs) == (config.model_dump(mode="json"), current.inputs):
+            current.committed = Reference(uri=current.uri, digest=digest)
+            current.figures = manifest.figures
+            return current
+    return None
 
 
 def _record(attempt: Attempt, error: BaseException) -> None:

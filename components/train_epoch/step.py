@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 from thaw.components.config import from_parameter
-from thaw.components.launcher.stage_job import run_stage_job
+from thaw.components.launcher.stage_job import run_stage_job, takes_up
 from thaw.components.runs import check_same_config, stage, stage_names
 
 
@@ -35,18 +35,22 @@ def run(
     """
     settings = from_parameter(config)
     name, policy = stage_names(settings.recipe.policies)[epoch], settings.recipe.policies[epoch]
-    with stage(settings, run_uri, name, {"window": window.uri, "parent": parent.uri}) as current:
-        check_same_config(current.manifests["parent"].config, settings)
-        figures = run_stage_job(
-            current,
-            settings,
-            backend,
-            "train",
-            checkpoint_uri=current.input_uri("parent", "model"),
-            policy=policy,
-            epoch=epoch,
-        )
-        figures = {"policy": policy, **figures}
-        current.commit(figures=figures, outputs={"model": "model"}, window=current.manifests["window"].window)
+    inputs = {"window": window.uri, "parent": parent.uri}
+    with stage(settings, run_uri, name, inputs, takes_up=takes_up(backend)) as current:
+        if not current.committed:
+            check_same_config(current.manifests["parent"].config, settings)
+            figures = run_stage_job(
+                current,
+                settings,
+                backend,
+                "train",
+                checkpoint_uri=current.input_uri("parent", "model"),
+                policy=policy,
+                epoch=epoch,
+            )
+            figures = {"policy": policy, **figures}
+            current.commit(figures=figures, outputs={"model": "model"}, window=current.manifests["window"].window)
     model.uri = current.uri
-    model.metadata.update({key: value for key, value in figures.items() if isinstance(value, (int, float, str))})
+    model.metadata.update(
+        {key: value for key, value in current.figures.items() if isinstance(value, (int, float, str))}
+    )

@@ -11,7 +11,8 @@ from thaw.components.config import load
 from thaw.components.jobs import JobSpec
 from thaw.components.launcher import pytorchjob
 from thaw.components.launcher.failure import JobFailed
-from thaw.components.launcher.launch import BACKENDS, launch
+from thaw.components.launcher.job import TrainingJob
+from thaw.components.launcher.launch import BACKENDS, Backend, launch
 from thaw.components.lease import LEASE, Lease
 
 WRITES_ITS_RESULT = """
@@ -46,13 +47,13 @@ def test_a_job_with_a_lease_has_it_renewed_while_its_backend_runs(
 ) -> None:
     found: list[Lease] = []
 
-    def backend(manifest: dict[str, Any], log_uri: str, on_line: Callable[[str], None]) -> None:
+    def run(job: TrainingJob, manifest: dict[str, Any], on_line: Callable[[str], None]) -> None:
         uri = str(tmp_path / LEASE)
         while not found or found[-1].renewal < 1:
             found.append(Lease.model_validate_json(storage.read_bytes(uri)))
         storage.write_json(str(tmp_path / "result.json"), {})
 
-    monkeypatch.setitem(BACKENDS, "elsewhere", backend)
+    monkeypatch.setitem(BACKENDS, "elsewhere", Backend(run, jobs_outlive_launcher=True))
     launch(stage_job(load("small"), output_uri=str(tmp_path), lease_timeout_s=0.5), "elsewhere")
     assert found[0].renewal == 0
     assert {lease.timeout_s for lease in found} == {0.5}
@@ -74,6 +75,6 @@ def test_an_attempts_folder_is_launched_from_once(ranks_run: Callable[[str], Non
 
 
 def test_a_backend_that_is_not_there_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"backend 'kubernetes': .*local"):
-        launch(stage_job(load("small"), output_uri=str(tmp_path)), "kubernetes")
+    with pytest.raises(ValueError, match=r"backend 'cloud': .*local, kubernetes"):
+        launch(stage_job(load("small"), output_uri=str(tmp_path)), "cloud")
     assert not storage.list_files(str(tmp_path))

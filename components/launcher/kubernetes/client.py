@@ -1,0 +1,335 @@
+"""Calls to the API server: what is tried again and for how long, and what is an error at once."""
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import urllib3.exceptions
+from kubernetes import config as kubernetes_config
+from kubernetes.client import ApiClient, Configuration
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config.incluster_config import SERVICE_HOST_ENV_NAME
+
+from thaw.components import events
+from thaw.components.launcher.pytorchjob import GROUP, JOB_LABEL, PLURAL, VERSION
+
+REQUEST_TIMEOUT_S = (10.0, 30.0)
+"""To connect, and between two packets of an answer."""
+PATIENCE_S = 60.0
+"""How long a call is tried again, where its caller says nothing else."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_LONGEST_RETRY_AFTER_S = 300.0
+_PASSES = {408, 410, 429, 500, 502, 503, 504}
+_HINTS = {
+    401: "see that the credentials of the kubeconfig, or of the step's service account, are valid",
+    403: "give the step's service account this verb on this resource",
+}
+_VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
+
+Answer = TypeVar("Answer")
+Object = dict[str, Any]
+
+
+class ApiError(OSError):
+    """The API server refused a request, or no good answer came for too long.
+
+    Attributes:
+        status: The HTTP status; None where there was none.
+        hint: What to do next.
+        leaves_open: Whether what was asked for may have been done all the same.
+    """
+
+    def __init__(
+        self, what: str, status: int | None, words: str, hint: str | None = None, *, leaves_open: bool = False
+    ):
+        super().__init__(f"{what}: {words}")
+        self.status = status
+        self.leaves_open = leaves_open
+        self.hint = hint or _HINTS.get(status or 0)
+
+
+class _Fault(Exception):  # noqa: N818 - becomes an ApiError where it does not pass
+    """What went wrong with one request."""
+
+    def __init__(self, words: str, status: int | None = None, passes: bool = True, retry_after_s: float | None = None):
+        super().__init__(words)
+        self.status = status
+        self.passes = passes
+        self.retry_after_s = retry_after_s
+
+
+class Api:
+    """The PyTorchJobs of a namespace, their pods and what happened to them, as plain documents.
+
+    The official client brings the credentials and the connection. Its own quiet retries are off: they have no pauses
+    and no end that fits a job of hours.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        *,
+        request_timeout_s: tuple[float, float] = REQUEST_TIMEOUT_S,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ):
+        self.namespace = namespace
+        self._request_timeout_s = request_timeout_s
+        self._clock = clock
+        self._pause = pause
+        self._client = _client()
+
+    def get_job(self, name: str, patience_s: float = PATIENCE_S) -> Object | None:
+        """A PyTorchJob, or None where there is none of that name."""
+        return self._ask("get", _JOBS, name, patience_s, lambda: self._get_job(name))
+
+    def list_jobs(self, selector: str, patience_s: float = PATIENCE_S) -> list[Object]:
+        """The PyTorchJobs that a label selector names."""
+        query = {"labelSelector": selector}
+        return self._ask("list", _JOBS, None, patience_s, lambda: self._items(self._path(_JOBS), query))
+
+    def create_job(self, manifest: Object, patience_s: float = PATIENCE_S) -> Object:
+        """Create a PyTorchJob; if one of that name is there already, that one, unchanged.
+
+        The answer to a create can be lost when the create was not. So each try but the first looks before it asks.
+        """
+        name = manifest["metadata"]["name"]
+        asked = False
+
+        def create() -> Object:
+            nonlocal asked
+            if asked and (found := self._get_job(name)) is not None:
+                return found
+            asked = True
+            try:
+                return self._document("POST", self._path(_JOBS), body=manifest)
+            except _Fault as fault:
+                if fault.status != 409 or (found := self._get_job(name)) is None:
+                    raise
+                return found
+
+        return self._ask("create", _JOBS, name, patience_s, create)
+
+    def patch_job(self, name: str, change: Object, patience_s: float = PATIENCE_S) -> Object:
+        """Change fields of a PyTorchJob; a list is replaced as a whole."""
+        path = self._path(_JOBS, name)
+        return self._ask("patch", _JOBS, name, patience_s, lambda: self._document("PATCH", path, body=change))
+
+    def delete_job(self, name: str, uid: str, patience_s: float = PATIENCE_S) -> None:
+        """Delete exactly this PyTorchJob, its pods after it; one that is gone, or another of its name, is left so."""
+        body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+
+        def delete() -> None:
+            try:
+                self._document("DELETE", self._path(_JOBS, name), body=body)
+            except _Fault as fault:
+                if fault.status not in (404, 409):
+                    raise
+
+        self._ask("delete", _JOBS, name, patience_s, delete)
+
+    def list_pods(self, job: str, patience_s: float = PATIENCE_S) -> list[Object]:
+        """The pods of a PyTorchJob."""
+        query = {"labelSelector": f"{JOB_LABEL}={job}"}
+        return self._ask("list", "pods", None, patience_s, lambda: self._items(self._path("pods"), query))
+
+    def list_events(self, name: str, patience_s: float = PATIENCE_S) -> list[Object]:
+        """What Kubernetes has to say of an object of the namespace lately, oldest first."""
+        query = {"fieldSelector": f"involvedObject.name={name}"}
+        found = self._ask("list", "events", None, patience_s, lambda: self._items(self._path("events"), query))
+        return sorted(found, key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+
+    def log_tail(self, pod: str, container: str, num_lines: int, patience_s: float = PATIENCE_S) -> list[str]:
+        """The last lines that a container wrote."""
+        query = {"container": container, "tailLines": str(num_lines)}
+
+        def read() -> list[str]:
+            return b"".join(self._stream(self._path("pods", pod, "log"), query)).decode(errors="replace").splitlines()
+
+        return self._ask("get", "pods/log", pod, patience_s, read)
+
+    def log_lines(self, pod: str, container: str, since: str | None, follow: bool) -> Iterator[tuple[str, str]]:
+        """What a container writes, line by line, each with its time; ends with the container or the connection.
+
+        Args:
+            pod: Name of the pod.
+            container: Name of the container.
+            since: An earlier line's time; lines of that second come again. None: from the beginning.
+            follow: Whether to wait for more.
+
+        Raises:
+            ApiError: the connection was lost, or there is no log.
+        """
+        query = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
+        if since is not None:
+            query["sinceTime"] = since
+        unfinished = b""
+        try:
+            for data in self._stream(self._path("pods", pod, "log"), query):
+                *lines, unfinished = (unfinished + data).split(b"\n")
+                for line in lines:
+                    time, _, text = line.decode(errors="replace").rstrip("\r").partition(" ")
+                    yield time, text
+        except _Fault as fault:
+            raise self._error("get", "pods/log", pod, fault) from fault
+
+    def _get_job(self, name: str) -> Object | None:
+        try:
+            return self._document("GET", self._path(_JOBS, name))
+        except _Fault as fault:
+            if fault.status == 404:
+                return None
+            raise
+
+    def _items(self, path: str, query: Mapping[str, str]) -> list[Object]:
+        """All of a list, page by page."""
+        found: list[Object] = []
+        page = dict(query, limit="500")
+        while True:
+            document = self._document("GET", path, query=page)
+            found += document.get("items") or []
+            following = (document.get("metadata") or {}).get("continue")
+            if not following:
+                return found
+            page["continue"] = following
+
+    def _path(self, resource: str, *below: str) -> str:
+        root = f"/apis/{GROUP}/{VERSION}" if resource == _JOBS else "/api/v1"
+        return "/".join([root, "namespaces", self.namespace, resource.partition(".")[0], *below])
+
+    def _document(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Object | None = None
+    ) -> Object:
+        with _faults():
+            answer = self._call(method, path, query, body).data
+        try:
+            document = json.loads(answer)
+        except ValueError:
+            document = None
+        if not isinstance(document, dict):
+            raise _Fault(f"the answer is no JSON object: {answer[:200]!r}")
+        return document
+
+    def _stream(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
+        with _faults():
+            response = self._call("GET", path, query, None)
+            try:
+                yield from response.stream(None, decode_content=False)
+            finally:
+                response.release_conn()
+
+    def _call(self, method: str, path: str, query: Mapping[str, str] | None, body: Object | None) -> Any:
+        """The official client's door that is open to every path, with the answer as it comes."""
+        content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        return self._client.call_api(
+            path,
+            method,
+            query_params=list((query or {}).items()),
+            header_params={"Accept": "application/json, */*", "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+            _return_http_data_only=True,
+            _preload_content=False,
+            _request_timeout=self._request_timeout_s,
+        )
+
+    def _ask(
+        self, verb: str, resource: str, name: str | None, patience_s: float, request: Callable[[], Answer]
+    ) -> Answer:
+        """The answer to a request, asked again while what is wrong may pass: after growing, bounded, uneven pauses.
+
+        A token may have expired: the first refusal of it has the credentials loaded again.
+        """
+        until = self._clock() + patience_s
+        renewed = False
+        for pause_s in _pauses():
+            try:
+                return request()
+            except _Fault as fault:
+                if fault.status == 401 and not renewed:
+                    renewed = True
+                    self._client = _client()
+                    continue
+                error = self._error(verb, resource, name, fault)
+                if not fault.passes:
+                    raise error from fault
+                if fault.retry_after_s is not None:
+                    pause_s = min(fault.retry_after_s, _LONGEST_RETRY_AFTER_S)
+                if self._clock() + pause_s >= until:
+                    words = f"no better answer in {patience_s:.0f} s"
+                    raise ApiError(str(error), fault.status, words, leaves_open=True) from fault
+            events.emit("warning", message=f"{error}; asking again in {pause_s:.0f} s")
+            self._pause(pause_s)
+        raise AssertionError("pauses have no end")
+
+    def _error(self, verb: str, resource: str, name: str | None, fault: _Fault) -> ApiError:
+        what = " ".join([verb, resource, *([repr(name)] if name else []), "in namespace", self.namespace])
+        hint = None
+        if fault.status == 404 and resource == _JOBS:
+            hint = "see that the training operator, or at least its custom resource, is installed"
+        return ApiError(what, fault.status, str(fault), hint)
+
+
+_JOBS = f"{PLURAL}.{GROUP}"
+
+
+def _client() -> ApiClient:
+    """A connection with the credentials of now: of the kubeconfig, or in a pod without one, of its service account.
+
+    Raises:
+        ValueError: there are none.
+    """
+    configuration = Configuration()
+    try:
+        if SERVICE_HOST_ENV_NAME in os.environ and "KUBECONFIG" not in os.environ:
+            kubernetes_config.load_incluster_config(client_configuration=configuration)
+        else:
+            kubernetes_config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=configuration)
+    except kubernetes_config.ConfigException as error:
+        raise ValueError(
+            f"no access to a Kubernetes cluster: {error}; set KUBECONFIG, or run in a pod with a service account"
+        ) from error
+    configuration.retries = False
+    return ApiClient(configuration)
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    """Turns what the official client raises into a _Fault."""
+    try:
+        yield
+    except ApiException as error:
+        if not error.status:  # The official client's word for what TLS refused.
+            raise _Fault(str(error.reason), passes="CERTIFICATE_VERIFY_FAILED" not in str(error.reason)) from error
+        retry_after = (error.headers or {}).get("Retry-After", "")
+        raise _Fault(
+            f"{error.status} {error.reason}: {_words(error.body)}",
+            error.status,
+            error.status in _PASSES,
+            float(retry_after) if retry_after.isdigit() else None,
+        ) from error
+    except urllib3.exceptions.HTTPError as error:
+        # Also a name that can't be resolved and a port where nobody listens: the server may be starting anew.
+        raise _Fault(str(error)) from error
+
+
+def _words(body: bytes | str | None) -> str:
+    """What the server says in the body of a refusal."""
+    text = body.decode(errors="replace") if isinstance(body, bytes) else body or ""
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text.strip()[:300]
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds: doubling up to a bound, each in the upper half at random, so that many launchers don't ask in step."""
+    longest = _FIRST_PAUSE_S
+    while True:
+        yield longest * random.uniform(0.5, 1)
+        longest = min(2 * longest, _LONGEST_PAUSE_S)

@@ -1,0 +1,86 @@
+"""What the pods of a job say of themselves: whether they started, what they wait for, how they ended."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from thaw.components.launcher.pytorchjob import CONTAINER
+
+_NEVER_HEALS = {"InvalidImageName", "ErrImageNeverPull"}
+_SAYS_NOTHING = {"Completed", "Error", "ContainerCreating", "PodInitializing"}
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A replica of a job, as its pod shows it."""
+
+    name: str
+    """`master-0`, `worker-0`, ..."""
+    pod: str
+    started: bool
+    """Its container runs, or ran."""
+    failed: bool
+    waits_for: str | None
+    """What keeps it from starting, in Kubernetes' words."""
+    heals: bool
+    """False where it waits for what no time brings."""
+    num_restarts: int
+    """Of all its containers."""
+    exit_code: int | None
+    """Of its container, where that ended."""
+    reason: str | None
+    """Why it ended, where more is known than an exit code: `OOMKilled`; `Evicted: The node was low on memory`."""
+    ended_at: str
+    """UTC, ISO 8601, where it ended."""
+
+
+def replicas(job: str, pods: Sequence[Mapping[str, Any]]) -> list[Replica]:
+    """The replicas that have a pod, by name."""
+    return sorted((_replica(job, pod) for pod in pods), key=lambda replica: replica.name)
+
+
+def _replica(job: str, pod: Mapping[str, Any]) -> Replica:
+    status = pod.get("status") or {}
+    containers = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    own: dict[str, Any] = next((each for each in containers if each["name"] == CONTAINER), {})
+    # A container that is started again shows its last end apart from its state.
+    ended = own.get("state", {}).get("terminated") or own.get("lastState", {}).get("terminated") or {}
+    # A pod whose init container failed has a container that only waits.
+    if not ended and status.get("phase") == "Failed":
+        ended = next((each for container in containers if (each := container.get("state", {}).get("terminated"))), {})
+    waiting = [each for container in containers if (each := container.get("state", {}).get("waiting"))]
+    reasons = {each.get("reason") for each in waiting}
+    name = pod["metadata"]["name"]
+    return Replica(
+        name=name.removeprefix(f"{job}-"),
+        pod=name,
+        started="running" in own.get("state", {}) or bool(ended) or status.get("phase") in ("Succeeded", "Failed"),
+        failed=status.get("phase") == "Failed",
+        waits_for=_waits_for(status, waiting),
+        heals=not reasons & _NEVER_HEALS,
+        num_restarts=sum(container.get("restartCount", 0) for container in containers),
+        exit_code=ended.get("exitCode"),
+        reason=_reason(status, ended),
+        ended_at=ended.get("finishedAt") or "",
+    )
+
+
+def _waits_for(status: Mapping[str, Any], waiting: Sequence[Mapping[str, Any]]) -> str | None:
+    for condition in status.get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return _words(condition)
+    telling = [each for each in waiting if each.get("reason") not in _SAYS_NOTHING]
+    return _words((telling or waiting)[0]) if waiting else None
+
+
+def _reason(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str | None:
+    if status.get("phase") == "Failed" and status.get("reason"):
+        return _words(status)
+    if ended.get("reason") in _SAYS_NOTHING:
+        return None
+    return ended.get("reason")
+
+
+def _words(said: Mapping[str, Any]) -> str:
+    reason, message = said.get("reason") or "no reason given", said.get("message")
+    return f"{reason}: {message}" if message else reason

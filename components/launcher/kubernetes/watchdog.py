@@ -1,0 +1,114 @@
+"""When a job is waited for no longer. Pure rules: what the API server shows and the time that passed go in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from thaw.components.config.training import Cluster
+from thaw.components.launcher.kubernetes.pods import Replica
+from thaw.components.launcher.pytorchjob import JobState
+
+MAX_RESTARTS = 3
+"""Of containers, over all replicas. The job asks for none: a rank that was started again can't rejoin the others."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a job is to be ended."""
+
+    cause: str
+    replica: str | None = None
+    never_started: bool = False
+    """Whether what kept it from starting is the question, not what it did."""
+    hint: str | None = None
+
+
+class Watchdog:
+    """The limits of one job's waiting. Time in a queue counts for the queue's limit alone."""
+
+    def __init__(self, cluster: Cluster, replica_names: Sequence[str], active_s: float):
+        """Begin to count.
+
+        Args:
+            cluster: The limits.
+            replica_names: Of the whole job.
+            active_s: How long the job has been out of the queue by now.
+        """
+        self._cluster = cluster
+        self._replica_names = replica_names
+        self._active_s = self._starting_s = active_s
+        self._queued_s = 0.0
+        self._has_started = False
+
+    @property
+    def left_s(self) -> float:
+        """After how long the job is ended at the latest, if nothing is heard of it any more."""
+        return max(0.0, self._cluster.deadline_s - self._active_s)
+
+    def judge(self, passed_s: float, job: JobState, replicas: Sequence[Replica]) -> Verdict | None:
+        """Whether to go on waiting for a job that has not ended.
+
+        Args:
+            passed_s: Since the last call.
+            job: Its state.
+            replicas: Those that have a pod.
+        """
+        if job.queued:
+            self._queued_s += passed_s
+            self._starting_s, self._has_started = 0.0, False
+            return self._judge_queued()
+        self._queued_s = 0.0
+        self._active_s += passed_s
+        self._starting_s += passed_s
+        missing = self._not_started(job, replicas)
+        self._has_started = self._has_started or not missing
+        stuck = next((replica for replica in replicas if not replica.heals), None)
+        if stuck is not None:
+            return Verdict(f"{stuck.name} can't start: {stuck.waits_for}", stuck.name, never_started=True)
+        num_restarts = sum(replica.num_restarts for replica in replicas)
+        if num_restarts > MAX_RESTARTS:
+            worst = max(replicas, key=lambda replica: replica.num_restarts)
+            return Verdict(
+                f"its containers were started again {num_restarts} times, {worst.name}'s {worst.num_restarts} times; "
+                f"{job.last_condition}",
+                worst.name,
+            )
+        if not self._has_started and self._starting_s >= self._cluster.start_timeout_s:
+            return self._never_started(job, missing, replicas)
+        if self._active_s >= self._cluster.deadline_s:
+            return Verdict(
+                f"it was not done after {self._cluster.deadline_s} s (cluster.deadline_s); {job.last_condition}",
+                hint="see in the log how far it came, and raise cluster.deadline_s if it needs longer",
+            )
+        return None
+
+    def _not_started(self, job: JobState, replicas: Sequence[Replica]) -> list[str]:
+        """Replicas that don't run yet. Where there is no pod at all, the job's word that they run is taken."""
+        if job.started and not replicas:
+            return []
+        started = {replica.name for replica in replicas if replica.started}
+        return [name for name in self._replica_names if name not in started]
+
+    def _judge_queued(self) -> Verdict | None:
+        limit_s = self._cluster.queue_timeout_s
+        if self._queued_s < limit_s:
+            return None
+        return Verdict(
+            f"queue {self._cluster.queue} did not let it in for {limit_s:g} s (cluster.queue_timeout_s)",
+            never_started=True,
+            hint="see what the queue waits for: kubectl get workloads; or raise cluster.queue_timeout_s",
+        )
+
+    def _never_started(self, job: JobState, missing: Sequence[str], replicas: Sequence[Replica]) -> Verdict:
+        waits = {replica.name: replica.waits_for for replica in replicas if not replica.started}
+        told = [f"{name}: {waits[name] or 'pending'}" for name in missing if name in waits]
+        podless = [name for name in missing if name not in waits]
+        if podless:
+            told.append(f"no pod of {podless[0]}" + (f" and {len(podless) - 1} more" if podless[1:] else ""))
+        suspended = "; it is suspended, and has no queue that would let it in" if job.suspended else ""
+        return Verdict(
+            f"it was not started after {self._cluster.start_timeout_s:g} s (cluster.start_timeout_s): "
+            f"{job.last_condition}{suspended}; {'; '.join(told)}",
+            replica=missing[0] if len(missing) < len(self._replica_names) else None,
+            never_started=True,
+            hint=None if replicas or job.started else "see that a training operator runs and watches the namespace",
+        )
