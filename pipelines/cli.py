@@ -2,6 +2,7 @@
 
 import click
 
+from thaw.pipelines import finished
 from thaw.pipelines.options import config_options, finish
 
 
@@ -19,23 +20,37 @@ def main() -> None:
 @click.option("--run-id", help="Name of the run. Default: made of the document's name and the time.")
 @click.option("--dry-run", is_flag=True, help="Print the PyTorchJobs that the run would launch, and stop.")
 @click.option("--verbose", is_flag=True, help="Show the whole log.")
-def run(preset, config_path, overrides, date, seed, root, run_id, dry_run, verbose):  # type: ignore[no-untyped-def]
+@click.option(
+    "--kind",
+    default="whole",
+    show_default=True,
+    type=click.Choice(["whole", "backbone"]),
+    help="The whole pipeline, or the one that publishes a backbone.",
+)
+def run(preset, config_path, overrides, date, seed, root, run_id, dry_run, verbose, kind):  # type: ignore[no-untyped-def]
     """Run the whole pipeline on this machine."""
     from thaw.pipelines.commands import run_command
 
     overrides = [*overrides, *([f"seed={seed}"] if seed is not None else [])]
-    finish(run_command, preset, config_path, overrides, date, root, run_id, dry_run, verbose)
+    finish(run_command, preset, config_path, overrides, date, root, run_id, dry_run, verbose, kind)
 
 
 @main.command("compile")
 @config_options
 @click.option("--output", default="build/thaw.yaml", show_default=True, type=click.Path(), help="Where to write it.")
 @click.option("--retries", default=3, show_default=True, help="How often Kubeflow tries a failed step again.")
-def compile_(preset, config_path, overrides, output, retries):  # type: ignore[no-untyped-def]
-    """Write the pipeline as the YAML that Kubeflow takes."""
+@click.option(
+    "--kind",
+    default="whole",
+    show_default=True,
+    help="whole; backbone, which publishes one; from:STAGE or stage:STAGE, on what another run left; scheduled or "
+    "scheduled-backbone, whose date comes from a schedule.",
+)
+def compile_(preset, config_path, overrides, output, retries, kind):  # type: ignore[no-untyped-def]
+    """Write a pipeline as the YAML that Kubeflow takes."""
     from thaw.pipelines.commands import compile_command
 
-    finish(compile_command, preset, config_path, overrides, output, retries)
+    finish(compile_command, preset, config_path, overrides, output, retries, kind)
 
 
 @main.group()
@@ -94,3 +109,6 @@ def why(run_id, root):  # type: ignore[no-untyped-def]
     from thaw.pipelines.commands import why_command
 
     finish(why_command, run_id, root)
+
+
+main.add_command(finished.rerun)

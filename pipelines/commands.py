@@ -3,6 +3,7 @@
 import datetime
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -30,45 +31,89 @@ def run_command(
     run_id: str | None,
     dry_run: bool,
     verbose: bool,
+    kind: str,
 ) -> None:
-    """Run the whole pipeline on this machine; print the table and the report's path."""
+    """Run a pipeline on this machine; print the table and the report's path."""
     from thaw.components.select_window.calendar import parse_date
-    from thaw.pipelines.local import PipelineError, run_pipeline
 
     config = _load(preset, config_path, overrides)
     if date is None and config.data.window.date is None:
         raise ValueError("no date: give --date YYYY-MM-DD, or set data.window.date")
     date = str(parse_date(date, "--date") if date is not None else config.data.window.date)
-    root = _absolute(root)
+    root = absolute(root)
     run_id = run_id or f"{config.name}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
-    console = _console()
+    out = console()
     if dry_run:
         from thaw.pipelines.dry_run import training_manifests
 
         yaml.safe_dump_all(training_manifests(config, root, run_id), sys.stdout, sort_keys=False)
         return
     check_versions(config.training.device)
-    config = with_data(config, root, console)
-    run_uri = runs.create_run(root, run_id, config, {"date": date, "backend": "local"})
-    stages = ("select-window", "prepare-backbone", *runs.stage_names(config.recipe.policies), "evaluate")
-    console.print(f"run {run_id}: window of {config.data.window.num_days} days before {date}, in {run_uri}")
-    try:
-        with Progress(stages, console, verbose) as progress:
-            run_pipeline(config, run_uri, date, progress)
-    except PipelineError as error:
-        raise ValueError(_cause(run_uri, wait_s=END_S) or str(error)) from None
+    config = with_data(config, root, out)
+    run_uri = runs.create_run(root, run_id, config, {"date": date, "backend": "local", "kind": kind})
+    out.print(f"run {run_id}: window of {config.data.window.num_days} days before {date}, in {run_uri}")
+    run_here(config, run_uri, {"date": date}, kind, out, verbose)
+
+
+def rerun_command(
+    parent_id: str,
+    stage: str,
+    only: bool,
+    overrides: Overrides,
+    run_id: str | None,
+    root: str,
+    backend: str,
+    verbose: bool,
+) -> None:
+    """Run a run's pipeline again from a stage on, as a new run."""
+    from thaw.pipelines.rerun import plan_rerun
+
+    root = absolute(root)
+    plan = plan_rerun(root, parent_id, stage, only=only, overrides=overrides)
+    if backend != "local":
+        raise ValueError(f"--backend {backend}: a rerun can be made here alone; give --backend local")
+    run_id = run_id or f"{plan.config.name}-{stage}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
+    check_versions(plan.config.training.device)
+    run_uri = runs.create_run(root, run_id, plan.config, plan.extra(backend))
+    out = console()
+    out.print(f"run {run_id}: run {parent_id} again, {'only' if only else 'from'} {stage}, in {run_uri}")
+    run_here(plan.config, run_uri, plan.arguments, plan.kind, out, verbose)
+
+
+def run_here(
+    config: RunConfig, run_uri: str, arguments: Mapping[str, str], kind: str, console: Console, verbose: bool
+) -> None:
+    """Run a pipeline on this machine, and print what came of it.
+
+    Args:
+        config: The run's configuration.
+        run_uri: Folder of the run, which has its record.
+        arguments: Of the pipeline, beside the configuration, the run's folder and the backend.
+        kind: Of the pipeline.
+        console: Where to print.
+        verbose: Show the whole log.
+
+    Raises:
+        ValueError: it failed; with the cause.
+    """
+    from thaw.pipelines.local import PipelineError, run_pipeline
     from thaw.pipelines.results import print_results
 
+    try:
+        with Progress(runs.config_stages(config, kind), console, verbose) as progress:
+            run_pipeline(config, run_uri, arguments, progress, kind)
+    except PipelineError as error:
+        raise ValueError(cause(run_uri, wait_s=END_S) or str(error)) from None
     print_results(run_uri, console)
 
 
 def compile_command(
-    preset: str | None, config_path: str | None, overrides: Overrides, output: str, retries: int
+    preset: str | None, config_path: str | None, overrides: Overrides, output: str, retries: int, kind: str
 ) -> None:
     """Write the compiled pipeline."""
     from thaw.pipelines.compile import compile_pipeline
 
-    compile_pipeline(_load(preset, config_path, overrides), Path(output), retries)
+    compile_pipeline(_load(preset, config_path, overrides), Path(output), retries, kind)
     print(output)
 
 
@@ -76,14 +121,14 @@ def demo_command(size: Size, num_window_days: Literal[10, 20], seed: int, root: 
     """Generate the demo log."""
     from thaw.pipelines.data_sets import make_demo
 
-    print(make_demo(size, num_window_days, seed, _absolute(root)))
+    print(make_demo(size, num_window_days, seed, absolute(root)))
 
 
 def movielens_command(root: str) -> None:
     """Fetch MovieLens-100k."""
     from thaw.pipelines.data_sets import make_movielens
 
-    print(make_movielens(_absolute(root)))
+    print(make_movielens(absolute(root)))
 
 
 def runs_command(root: str, limit: int) -> None:
@@ -91,7 +136,7 @@ def runs_command(root: str, limit: int) -> None:
     from thaw.pipelines.results import report_uri
 
     table = Table("run", "began", "date", "state", "report", box=None, pad_edge=False)
-    newest = runs.newest_runs(_absolute(root), limit)
+    newest = runs.newest_runs(absolute(root), limit)
     for status in newest.statuses:
         record = status.record
         state: str = status.state
@@ -104,17 +149,17 @@ def runs_command(root: str, limit: int) -> None:
         )
     for uri, fault in newest.damaged:
         table.add_row(uri.rpartition("/")[2], "", "", "damaged", fault)
-    console = _console()
-    console.print(table if newest.num_runs else f"no runs in {storage.join(root, 'runs')}")
+    out = console()
+    out.print(table if newest.num_runs else f"no runs in {storage.join(root, 'runs')}")
     if newest.num_runs > limit:
-        console.print(f"{newest.num_runs - limit} older runs are not shown: --limit")
+        out.print(f"{newest.num_runs - limit} older runs are not shown: --limit")
 
 
 def why_command(run_id: str, root: str) -> None:
     """Say why a run failed."""
-    run_uri = storage.join(_absolute(root), "runs", run_id)
+    run_uri = storage.join(absolute(root), "runs", run_id)
     status = runs.run_status(run_uri)
-    print(_cause(run_uri) or f"{run_id}: nothing failed; its state is {status.state}")
+    print(cause(run_uri) or f"{run_id}: nothing failed; its state is {status.state}")
 
 
 def _load(preset: str | None, config_path: str | None, overrides: Overrides) -> RunConfig:
@@ -123,18 +168,24 @@ def _load(preset: str | None, config_path: str | None, overrides: Overrides) -> 
     return load(config_path or preset or "demo", overrides)
 
 
-def _console() -> Console:
+def console() -> Console:
+    """Where a verb prints: as wide as the terminal, elsewhere as wide as a table needs."""
     # Where no terminal says how wide it is, a table takes the room that it needs.
     return Console(soft_wrap=True) if sys.stdout.isatty() else Console(soft_wrap=True, width=200)
 
 
-def _absolute(root: str) -> str:
+def absolute(root: str) -> str:
+    """The root as every step finds it.
+
+    Raises:
+        ValueError: it is in the memory of this process.
+    """
     if root.startswith("memory:"):
         raise ValueError(f"root {root}: what is in the memory of one process is not seen by the steps; name a folder")
     return root if "://" in root else str(Path(root).absolute())
 
 
-def _cause(run_uri: str, wait_s: float = 0) -> str | None:
+def cause(run_uri: str, wait_s: float = 0) -> str | None:
     """Why the run stopped, the cause itself on the last lines; None where no stage failed.
 
     Args:

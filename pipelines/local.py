@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -21,20 +21,29 @@ class PipelineError(Exception):
     """The pipeline ended before its last step. The message says why as well as the driver knows it."""
 
 
-def run_pipeline(config: RunConfig, run_uri: str, date: str, progress: Progress) -> None:
-    """Run the whole pipeline on this machine, and return when its last step has succeeded.
+def run_pipeline(
+    config: RunConfig, run_uri: str, arguments: Mapping[str, str], progress: Progress, kind: str = "whole"
+) -> None:
+    """Run a pipeline on this machine, and return when its last step has succeeded.
 
     The full log is saved as `log.txt` in the run's folder, however the run ends.
+
+    Args:
+        config: The run's configuration.
+        run_uri: Folder of the run.
+        arguments: Of the pipeline, beside the configuration, the run's folder and the backend.
+        progress: Shows the log's lines.
+        kind: Of the pipeline (`compile_pipeline`).
 
     Raises:
         PipelineError: a step failed; later steps were not started.
     """
-    arguments = {"config": to_parameter(config), "run_uri": run_uri, "date": date, "backend": "local"}
+    arguments = {"config": to_parameter(config), "run_uri": run_uri, "backend": "local", **arguments}
     with tempfile.TemporaryDirectory(prefix="thaw-run-", ignore_cleanup_errors=True) as folder:
         pipeline_path, arguments_path, log_path = (
             Path(folder) / name for name in ("thaw.yaml", "arguments.json", "log")
         )
-        compile_pipeline(config, pipeline_path)
+        compile_pipeline(config, pipeline_path, kind=kind)
         arguments_path.write_text(json.dumps(arguments))
         scratch = Path(folder, "tmp")
         scratch.mkdir()

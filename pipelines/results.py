@@ -3,25 +3,40 @@
 from rich.console import Console
 
 from thaw.components import runs, storage
-from thaw.components.runs import RunStatus
+from thaw.components.runs import RunStatus, StageStatus
 
 
 def report_uri(status: RunStatus) -> str | None:
     """Where a run's report is, or None while there is none."""
-    evaluate = status.stages[-1]
-    if evaluate.manifest is None or evaluate.uri is None:
-        return None
-    return storage.join(evaluate.uri, evaluate.manifest.outputs["report"])
+    evaluate = _done(status, "evaluate")
+    return _output(evaluate, "report") if evaluate else None
 
 
 def print_results(run_uri: str, console: Console) -> None:
-    """Print the table of a finished run, and where its report is."""
+    """Print what a finished run has: the table, whether it was promoted, where its backbone or its report is."""
     from thaw.components.evaluate.result import EvaluationResult
     from thaw.components.evaluate.summary import summary_table
 
     status = runs.run_status(run_uri)
-    evaluate = status.stages[-1]
-    assert evaluate.manifest is not None and evaluate.uri is not None
-    metrics_uri = storage.join(evaluate.uri, evaluate.manifest.outputs["metrics"])
-    console.print(summary_table(EvaluationResult.model_validate_json(storage.read_bytes(metrics_uri))))
-    console.print(f"report: {report_uri(status)}")
+    if evaluate := _done(status, "evaluate"):
+        metrics = storage.read_bytes(_output(evaluate, "metrics"))
+        console.print(summary_table(EvaluationResult.model_validate_json(metrics)))
+    if (promote := _done(status, "promote")) and promote.manifest:
+        why_not = promote.manifest.figures.get("why_not")
+        console.print(f"not promoted: {why_not}" if why_not else "promoted", markup=False)
+    last = status.stages[-1]
+    if last.stage == "publish-backbone":
+        console.print(f"backbone: {_output(last, 'model')}")
+    elif evaluate:
+        console.print(f"report: {_output(evaluate, 'report')}")
+    else:
+        console.print(f"{last.stage}: {last.uri}")
+
+
+def _done(status: RunStatus, stage: str) -> StageStatus | None:
+    return next((found for found in status.stages if found.stage == stage and found.manifest), None)
+
+
+def _output(stage: StageStatus, name: str) -> str:
+    assert stage.uri is not None and stage.manifest is not None
+    return runs.output_uri(stage.uri, stage.manifest, name)

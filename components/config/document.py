@@ -14,7 +14,7 @@ Index of the sections:
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,23 @@ def load(source: str, overrides: Sequence[str] = ()) -> RunConfig:
     for override in overrides:
         _apply(document, override)
     return _validate(json.dumps(document), place)
+
+
+def changed(document: Mapping[str, Any], overrides: Sequence[str], place: str) -> RunConfig:
+    """A document that was valid once, with some keys changed, validated anew.
+
+    Args:
+        document: As a run's record keeps it.
+        overrides: As of `load`.
+        place: Where it comes from, for the message.
+
+    Raises:
+        ConfigError: as `load`.
+    """
+    copied = json.loads(json.dumps(document))
+    for override in overrides:
+        _apply(copied, override)
+    return _validate(json.dumps(copied), place)
 
 
 def to_parameter(config: RunConfig) -> str:

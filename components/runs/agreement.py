@@ -18,9 +18,23 @@ def check_same_config(saved: dict[str, Any], config: RunConfig) -> None:
         config: The run's document.
 
     Raises:
-        ValueError: naming every key that differs, with both values.
+        RefusedError: naming every key that differs, with both values.
     """
     _refuse("the checkpoint was trained under another configuration", _identity(saved), _identity(config))
+
+
+def check_same_data(saved: dict[str, Any], config: RunConfig) -> None:
+    """Refuses a configuration under which another window would have been selected, or its files read otherwise.
+
+    Args:
+        saved: The document that the window was selected by.
+        config: The run's document.
+
+    Raises:
+        RefusedError: naming every key that differs, with both values.
+    """
+    what = "the window was selected under another configuration; begin with select-window"
+    _refuse(what, {"data": saved["data"]}, {"data": config.model_dump(mode="json")["data"]}, "the window's manifest")
 
 
 def check_same_plan(saved: dict[str, Any], plan: dict[str, Any]) -> None:
@@ -31,7 +45,7 @@ def check_same_plan(saved: dict[str, Any], plan: dict[str, Any]) -> None:
         plan: What this job would do.
 
     Raises:
-        ValueError: naming every key that differs, with both values.
+        RefusedError: naming every key that differs, with both values.
     """
     _refuse("the checkpoint is of an epoch that goes another way; start a new run", saved, plan)
 

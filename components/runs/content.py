@@ -24,6 +24,17 @@ def content_digest(uri: str) -> str | None:
         return None
 
 
+def check_attempt(reference: Reference, manifest: StageManifest, *, whole: bool = True) -> None:
+    """Pass an attempt whose outputs are all what its stage left; as `check_output`."""
+    if not manifest.digests:
+        raise ChangedOutputError(
+            f"{manifest.stage} of run {manifest.run_id}: {reference.uri} was written before outputs had digests, so it "
+            f"can't be known again; start at an earlier stage"
+        )
+    for name in manifest.digests:
+        check_output(reference, manifest, name, whole=whole)
+
+
 def check_output(reference: Reference, manifest: StageManifest, name: str, *, whole: bool = True) -> None:
     """Pass an output that is still what its stage left.
 
@@ -39,9 +50,7 @@ def check_output(reference: Reference, manifest: StageManifest, name: str, *, wh
     """
     uri = output_uri(reference.uri, manifest, name)
     where = f"{manifest.stage} of run {manifest.run_id}: {uri}"
-    written = manifest.digests.get(name)
-    if written is None:
-        raise ChangedOutputError(f"{where}: no digest was recorded when it was written, so it can't be known again")
+    written = manifest.digests[name]
     if not storage.exists(uri):
         raise ChangedOutputError(f"{where}: not there; it was written as {written}")
     present = content_digest(uri)

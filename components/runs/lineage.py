@@ -3,7 +3,7 @@
 from thaw.components import storage
 from thaw.components.config.section import Section
 from thaw.components.runs.attempt import MANIFEST, committed_attempt
-from thaw.components.runs.content import ChangedOutputError, check_output
+from thaw.components.runs.content import ChangedOutputError, check_attempt
 from thaw.components.runs.manifest import NotCommittedError, Reference, StageManifest, read_manifest
 from thaw.components.runs.run import RunRecord, read_run
 from thaw.components.runs.stages import recorded_stages
@@ -41,8 +41,7 @@ def check_inherited(record: RunRecord, reference: Reference, manifest: StageMani
             f"{manifest.stage} of run {manifest.run_id}: {reference.uri}/{MANIFEST} is {reference.digest}, and "
             f"{expected.uri}/{MANIFEST} was {expected.digest} when the rerun was asked for"
         )
-    for name in manifest.digests:
-        check_output(reference, manifest, name)
+    check_attempt(reference, manifest)
 
 
 class Lineage:
@@ -64,25 +63,31 @@ class Lineage:
         """Who saw an attempt, and as what; the latest stage last."""
         parent = parent_of(self.record)
         if parent is not None:
+            for reference in parent.inputs.values():
+                self._hear(reference.uri)
             self._seen += [("its run.json", reference) for reference in parent.inputs.values()]
         for stage in recorded_stages(self.record.config, self.record.extra):
             uri = committed_attempt(run_uri, stage)
-            if uri is None:
-                continue
-            try:
-                manifest, _ = read_manifest(uri)
-            except ValueError:  # Damaged: as a witness it is of no use. Where it is an input, `find` says so.
-                continue
-            self._seen += [(stage, reference) for reference in manifest.inputs.values()]
+            if uri is not None:
+                self._hear(uri)
 
-    def find(self, stage: str) -> tuple[Reference, StageManifest]:
+    def find(self, stage: str, seen_by: StageManifest | None = None) -> tuple[Reference, StageManifest]:
         """The attempt of a stage that the run's later stages built on; where there are none, its newest committed one.
+
+        Args:
+            stage: The stage.
+            seen_by: A later stage whose input is meant.
 
         Raises:
             NotCommittedError: the run has no such attempt, or its manifest is gone.
             ChangedOutputError: its manifest isn't the one that a later stage saw; with both digests.
         """
-        seen = [(witness, reference) for witness, reference in self._seen if _stage(reference.uri) == stage]
+        known = self._seen + (
+            [(f"{seen_by.stage} of run {seen_by.run_id}", reference) for reference in seen_by.inputs.values()]
+            if seen_by
+            else []
+        )
+        seen = [(witness, reference) for witness, reference in known if _stage(reference.uri) == stage]
         uri = seen[-1][1].uri if seen else committed_attempt(self._run_uri, stage)
         run_id = self.record.run_id
         if uri is None:
@@ -106,6 +111,17 @@ class Lineage:
                 )
         manifest, _ = read_manifest(uri)
         return Reference(uri=uri, digest=digest), manifest
+
+    def _hear(self, attempt_uri: str) -> None:
+        """Take down what an attempt built on, and what that built on, as far as it is another run's."""
+        try:
+            manifest, _ = read_manifest(attempt_uri)
+        except ValueError:  # Damaged or gone: as a witness it is of no use. Where it is an input, `find` says so.
+            return
+        for reference in manifest.inputs.values():
+            if not reference.uri.startswith(storage.join(self._run_uri, "")):
+                self._hear(reference.uri)
+            self._seen.append((f"{manifest.stage} of run {manifest.run_id}", reference))
 
 
 def _stage(attempt_uri: str) -> str:

@@ -209,7 +209,7 @@ def test_a_failed_run_raises_in_python_as_it_exits_on_the_command_line(root, tmp
     run_uri = runs.create_run(str(tmp_path), "r", config)
     stages = ("select-window", "prepare-backbone", "train-frozen", "train-cotrain", "evaluate")
     with pytest.raises(PipelineError), Progress(stages, Console()) as progress:
-        run_pipeline(config, run_uri, "2026-03-02", progress)
+        run_pipeline(config, run_uri, {"date": "2026-03-02"}, progress)
     assert runs.run_status(run_uri).state == "failed"
 
 

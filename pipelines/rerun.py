@@ -1,0 +1,74 @@
+"""A new run from some stage of another on: with today's code, on the other's window and on what it left."""
+
+from dataclasses import dataclass
+
+from thaw.components import runs, storage
+from thaw.components.config import RunConfig, changed
+from thaw.components.storage.filesystem import is_local
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """What a rerun is to do."""
+
+    config: RunConfig
+    kind: str
+    """Of its pipeline: `from:<stage>`, or `stage:<stage>`."""
+    date: str
+    """D of the other run, YYYY-MM-DD."""
+    parent: runs.Parent
+    arguments: dict[str, str]
+    """Of its pipeline, beside the configuration, the run's folder and the backend."""
+
+    def extra(self, backend: str) -> dict[str, object]:
+        """What the run's record says beside the configuration."""
+        parent = self.parent.model_dump(mode="json")
+        return {"date": self.date, "backend": backend, "kind": self.kind, "parent": parent}
+
+
+def plan_rerun(root: str, run_id: str, stage: str, *, only: bool = False, overrides: tuple[str, ...] = ()) -> Rerun:
+    """The rerun of a run from a stage on, with all that it builds on checked. Nothing is written.
+
+    Of stores on this machine every file of a model is read; of others its sizes are listed, and the first stage that
+    takes it reads it, before its job begins.
+
+    Args:
+        root: Where `runs/` lies.
+        run_id: The run.
+        stage: The first stage to do again.
+        only: Do no stage after it.
+        overrides: `key.sub=value` each, in the run's configuration.
+
+    Raises:
+        ValueError: there is no such run or stage; or the configuration doesn't fit what the stage builds on.
+        NotCommittedError, ChangedOutputError, CheckpointError: what it builds on isn't there, or isn't what it was;
+            with stage, path and both digests.
+    """
+    run_uri = storage.join(root, "runs", run_id)
+    lineage = runs.Lineage(run_uri)
+    config = changed(lineage.record.config, overrides, f"configuration of run {run_id}")
+    kind = f"{'stage' if only else 'from'}:{stage}"
+    first = runs.config_stages(config, kind)[0]
+    whole = runs.config_stages(config)
+    before = whole[: whole.index(first)]
+    if not before:
+        date = lineage.record.extra.get("date") or (lineage.find(stage)[1].window or {})["date"]
+        parent = runs.Parent(run=run_id, stage=stage, inputs={})
+        return Rerun(config, kind, date, parent, {"date": date})
+
+    reference, manifest = lineage.find(before[-1])
+    inputs = {before[-1]: (reference, manifest)}
+    if before[-1] != "select-window":
+        inputs["select-window"] = lineage.find("select-window", seen_by=manifest)
+    for input_reference, input_manifest in inputs.values():
+        runs.check_attempt(input_reference, input_manifest, whole=is_local(storage.open_filesystem(run_uri)[0]))
+    window_reference, window = inputs["select-window"]
+    runs.check_same_data(window.config, config)
+    if stage != "prepare-backbone":
+        runs.check_same_config(manifest.config, config)
+    assert window.window is not None
+    arguments = {"window_uri": window_reference.uri, "fingerprint": window.window["fingerprint"]}
+    if stage != "prepare-backbone":
+        arguments["parent_uri"] = reference.uri
+    parent = runs.Parent(run=run_id, stage=stage, inputs={name: pair[0] for name, pair in inputs.items()})
+    return Rerun(config, kind, window.window["date"], parent, arguments)
