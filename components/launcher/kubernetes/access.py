@@ -9,6 +9,9 @@ from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config.incluster_config import SERVICE_HOST_ENV_NAME
 
+NUM_CONNECTIONS = 32
+"""How many requests can be under way at once."""
+
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -30,6 +33,7 @@ def connect(context: str | None = None) -> ApiClient:
         else:
             config.load_kube_config(os.environ.get("KUBECONFIG"), context, client_configuration=configuration)
     configuration.retries = False
+    configuration.connection_pool_maxsize = NUM_CONNECTIONS
     return ApiClient(configuration)
 
 

@@ -1,7 +1,6 @@
 """Calls to the API server: what is tried again and for how long, and what is an error at once."""
 
 import json
-import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,12 +8,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import urllib3.exceptions
-from kubernetes import config as kubernetes_config
-from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
-from kubernetes.config.incluster_config import SERVICE_HOST_ENV_NAME
 
 from thaw.components import events
+from thaw.components.launcher.kubernetes.access import connect
 from thaw.components.launcher.pytorchjob import GROUP, JOB_LABEL, PLURAL, VERSION
 
 REQUEST_TIMEOUT_S = (10.0, 30.0)
@@ -29,7 +26,6 @@ _HINTS = {
     401: "see that the credentials of the kubeconfig, or of the step's service account, are valid",
     403: "give the step's service account this verb on this resource",
 }
-_VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
 
 Answer = TypeVar("Answer")
 Object = dict[str, Any]
@@ -66,23 +62,22 @@ class _Fault(Exception):  # noqa: N818 - becomes an ApiError where it does not p
 class Api:
     """The PyTorchJobs of a namespace, their pods and what happened to them, as plain documents.
 
-    The official client brings the credentials and the connection. Its own quiet retries are off: they have no pauses
-    and no end that fits a job of hours.
+    The official client brings the credentials and the connection.
     """
 
     def __init__(
         self,
         namespace: str,
         *,
-        request_timeout_s: tuple[float, float] = REQUEST_TIMEOUT_S,
+        context: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ):
         self.namespace = namespace
-        self._request_timeout_s = request_timeout_s
         self._clock = clock
         self._pause = pause
-        self._client = _client()
+        self._context = context
+        self._client = connect(context)
 
     def get_job(self, name: str, patience_s: float = PATIENCE_S) -> Object | None:
         """A PyTorchJob, or None where there is none of that name."""
@@ -235,7 +230,7 @@ class Api:
             auth_settings=["BearerToken"],
             _return_http_data_only=True,
             _preload_content=False,
-            _request_timeout=self._request_timeout_s,
+            _request_timeout=REQUEST_TIMEOUT_S,
         )
 
     def _ask(
@@ -253,7 +248,7 @@ class Api:
             except _Fault as fault:
                 if fault.status == 401 and not renewed:
                     renewed = True
-                    self._client = _client()
+                    self._client = connect(self._context)
                     continue
                 error = self._error(verb, resource, name, fault)
                 if not fault.passes:
@@ -276,26 +271,6 @@ class Api:
 
 
 _JOBS = f"{PLURAL}.{GROUP}"
-
-
-def _client() -> ApiClient:
-    """A connection with the credentials of now: of the kubeconfig, or in a pod without one, of its service account.
-
-    Raises:
-        ValueError: there are none.
-    """
-    configuration = Configuration()
-    try:
-        if SERVICE_HOST_ENV_NAME in os.environ and "KUBECONFIG" not in os.environ:
-            kubernetes_config.load_incluster_config(client_configuration=configuration)
-        else:
-            kubernetes_config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=configuration)
-    except kubernetes_config.ConfigException as error:
-        raise ValueError(
-            f"no access to a Kubernetes cluster: {error}; set KUBECONFIG, or run in a pod with a service account"
-        ) from error
-    configuration.retries = False
-    return ApiClient(configuration)
 
 
 @contextmanager

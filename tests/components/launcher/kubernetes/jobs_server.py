@@ -1,0 +1,65 @@
+"""An API server that knows PyTorchJobs: lists them page by page by their labels, and deletes them."""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import yaml
+from slow_server import Handler, SlowServer
+
+NAMESPACE = "team"
+
+
+class JobsServer(SlowServer):
+    """Jobs by name."""
+
+    def __init__(self, jobs: list[dict[str, Any]], delay_s: float = 0):
+        super().__init__(_Jobs, delay_s)
+        self.jobs = {job["metadata"]["name"]: job for job in jobs}
+
+    def kubeconfig(self, folder: Path) -> str:
+        """Writes the kubeconfig that leads here; gives its path."""
+        path = folder / "kubeconfig"
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "fake", "cluster": {"server": self.url}}],
+            "users": [{"name": "me", "user": {"token": "t"}}],
+            "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "me", "namespace": NAMESPACE}}],
+            "current-context": "fake",
+        }
+        path.write_text(yaml.safe_dump(document))
+        return str(path)
+
+
+class _Jobs(Handler):
+    server: JobsServer
+
+    def answer(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        url = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        folder = f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs"
+        name = url.path.removeprefix(folder).strip("/")
+        if not url.path.startswith(folder) or (self.command == "DELETE") != bool(name):
+            return _status(404, "the server could not find the requested resource")
+        if self.command == "GET":
+            return 200, {"Content-Type": "application/json"}, json.dumps(self._page(query)).encode()
+        job = self.server.jobs.get(name)
+        if job is None:
+            return _status(404, f'pytorchjobs.kubeflow.org "{name}" not found')
+        if json.loads(body)["preconditions"]["uid"] != job["metadata"]["uid"]:
+            return _status(409, "the UID in the precondition does not match the UID in record")
+        del self.server.jobs[name]
+        return _status(200, "")
+
+    def _page(self, query: dict[str, str]) -> dict[str, Any]:
+        label, _, value = query["labelSelector"].partition("=")
+        found = [job for job in self.server.jobs.values() if job["metadata"]["labels"].get(label) == value]
+        first, limit = int(query.get("continue", 0)), int(query["limit"])
+        following = {"continue": str(first + limit)} if first + limit < len(found) else {}
+        return {"kind": "PyTorchJobList", "metadata": following, "items": found[first : first + limit]}
+
+
+def _status(code: int, message: str) -> tuple[int, dict[str, str], bytes]:
+    return code, {"Content-Type": "application/json"}, json.dumps({"kind": "Status", "message": message}).encode()
