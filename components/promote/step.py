@@ -38,6 +38,8 @@ def run(config: str, run_uri: str, metrics: Artifact) -> None:
     """
     settings = from_parameter(config)
     with stage(settings, run_uri, STAGE, {"metrics": metrics.uri}) as current:
+        if current.committed:
+            return
         gate = settings.promotion
         if gate is None:
             raise RefusedError("promotion is not set: name the metric that decides, or leave out the stage promote")

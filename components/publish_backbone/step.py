@@ -32,6 +32,8 @@ def run(config: str, run_uri: str, backbone: Artifact) -> None:
     """
     settings = from_parameter(config)
     with stage(settings, run_uri, STAGE, {"backbone": backbone.uri}) as current:
+        if current.committed:
+            return
         prefix_uri = settings.backbone.publish_prefix_uri
         if prefix_uri is None:
             raise RefusedError("backbone.publish_prefix_uri is not set: name the folder that runs fetch backbones from")

@@ -101,8 +101,8 @@ def stage(
 ) -> Iterator[Stage]:
     """Runs a stage as a new attempt: `with stage(...) as s: if not s.committed: ...; s.commit(...)`.
 
-    Where the stage's newest attempt is committed, with this configuration and these inputs, there is nothing left to
-    do, and the block gets that attempt.
+    Where the stage has inputs, and its newest attempt is committed with this configuration and these, there is nothing
+    left to do, and the block gets that attempt.
 
     What the block raises is recorded as the attempt's failure and raised on. An exception can bring what it knows as
     attributes named like the fields of `Failure`: replica, exit_code, signal, last_lines, hint; and `leaves_open`,
@@ -161,7 +161,12 @@ def _read_inputs(current: Stage, inputs: Mapping[str, str]) -> None:
 
 
 def _done(config: RunConfig, run_uri: str, name: str, inputs: Mapping[str, str]) -> Stage | None:
-    """The stage, if its newest attempt is committed, with this configuration and these inputs."""
+    """The stage, if its newest attempt is committed, with this configuration and these inputs.
+
+    A stage without inputs is never done: it reads the store, which can hold something else by now.
+    """
+    if not inputs:
+        return None
     for number in attempt_numbers(run_uri, name)[-1:]:
         try:
             manifest, digest = read_manifest(attempt_uri(run_uri, name, number))
