@@ -21,7 +21,7 @@ _PATIENCE_S = 20.0
 class Remains:
     """The replicas of a job that has ended, or is about to be."""
 
-    def __init__(self, api: Api, job: str, replicas: Sequence[Replica], log_uri: str, on_line: Callable[[str], None]):
+    def __init__(self, api: Api, job: str, replicas: Sequence[Replica], log_uri: str):
         """Save the ends of the logs of all replicas that failed, or where none did, of all that ran.
 
         Args:
@@ -29,26 +29,29 @@ class Remains:
             job: Its name.
             replicas: Those that have a pod.
             log_uri: Folder for the logs, `<replica>.log` each.
-            on_line: Called with the last lines of each.
         """
         self._api = api
         self._job = job
         self._replicas = replicas
-        failed = sorted((replica for replica in replicas if replica.failed), key=lambda replica: replica.ended_at)
-        self._failed = failed
-        self._log_uris = {}
+        self._failed = sorted(filter(lambda replica: replica.failed, replicas), key=lambda replica: replica.ended_at)
+        self._log_uris: dict[str, str] = {}
         self._lines: dict[str, list[str]] = {}
-        for replica in (failed or [replica for replica in replicas if replica.started])[:_NUM_LOGS]:
+        for replica in (self._failed or [replica for replica in replicas if replica.started])[:_NUM_LOGS]:
+            uri = storage.join(log_uri, f"{replica.name}.log")
             try:
-                lines = api.log_tail(replica.pod, CONTAINER, _NUM_KEPT_LINES, _PATIENCE_S)
-                uri = storage.join(log_uri, f"{replica.name}.log")
-                storage.write_bytes(uri, "".join(f"{line}\n" for line in lines).encode())
+                self._lines[replica.name] = api.log_tail(replica.pod, CONTAINER, _NUM_KEPT_LINES, _PATIENCE_S)
+                storage.write_bytes(uri, "".join(f"{line}\n" for line in self._lines[replica.name]).encode())
             except OSError as error:
                 events.emit("warning", message=f"the log of {replica.name} is not saved: {error}")
                 continue
-            self._lines[replica.name], self._log_uris[replica.name] = lines, uri
-            for line in last_lines(lines):
-                on_line(f"[{replica.name}] {line}")
+            self._log_uris[replica.name] = uri
+
+    def show(self, on_line: Callable[[str], None], but: str | None) -> None:
+        """Give out the last lines of each, those of one replica excepted."""
+        for name, lines in self._lines.items():
+            if name != but:
+                for line in last_lines(lines):
+                    on_line(f"[{name}] {line}")
 
     def failed(self, state: JobState, fate: str, had_ended: bool) -> JobFailed:
         """The error of a job that the operator calls failed."""

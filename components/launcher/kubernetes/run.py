@@ -153,7 +153,8 @@ class _Launcher:
             if state.failed or verdict:
                 if log:
                     log.finish()
-                remains = Remains(self._api, self._name, pods, self._log_uri, self._on_line)
+                remains = Remains(self._api, self._name, pods, self._log_uri)
+                remains.show(self._on_line, but="master-0" if log else None)
                 if verdict:
                     raise remains.ended(verdict, self._deleted)
                 kept = f"stays for {self._cluster.ttl_s} s (cluster.ttl_s)"
@@ -164,8 +165,9 @@ class _Launcher:
             if again is None or again["metadata"]["uid"] != self.uid:
                 raise JobFailed(self._name, f"PyTorchJob {self._name} no longer exists: somebody else deleted it")
             state = pytorchjob.state(again)
-        if log:
-            log.finish()
+        # A short job may have run between two looks.
+        log = log or StreamedLog(self._api, f"{self._name}-master-0", self._on_line)
+        log.finish()
 
     def cancelled(self, signal: processes.Interrupted, canceller: Canceller) -> JobFailed:
         """The error of a job whose launcher was told to end."""
