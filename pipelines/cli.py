@@ -3,6 +3,7 @@
 import click
 
 from thaw.pipelines import finished
+from thaw.pipelines.kubeflow.verbs import VERBS as KUBEFLOW_VERBS
 from thaw.pipelines.options import config_options, finish
 
 
@@ -112,3 +113,5 @@ def why(run_id, root):  # type: ignore[no-untyped-def]
 
 
 main.add_command(finished.rerun)
+for verb in KUBEFLOW_VERBS:
+    main.add_command(verb)

@@ -36,7 +36,7 @@ def run_command(
     """Run a pipeline on this machine; print the table and the report's path."""
     from thaw.components.select_window.calendar import parse_date
 
-    config = _load(preset, config_path, overrides)
+    config = configured(preset, config_path, overrides)
     if date is None and config.data.window.date is None:
         raise ValueError("no date: give --date YYYY-MM-DD, or set data.window.date")
     date = str(parse_date(date, "--date") if date is not None else config.data.window.date)
@@ -113,7 +113,7 @@ def compile_command(
     """Write the compiled pipeline."""
     from thaw.pipelines.compile import compile_pipeline
 
-    compile_pipeline(_load(preset, config_path, overrides), Path(output), retries, kind)
+    compile_pipeline(configured(preset, config_path, overrides), Path(output), retries, kind)
     print(output)
 
 
@@ -162,7 +162,12 @@ def why_command(run_id: str, root: str) -> None:
     print(cause(run_uri) or f"{run_id}: nothing failed; its state is {status.state}")
 
 
-def _load(preset: str | None, config_path: str | None, overrides: Overrides) -> RunConfig:
+def configured(preset: str | None, config_path: str | None, overrides: Overrides) -> RunConfig:
+    """The document that --preset, --config and --set mean.
+
+    Raises:
+        ValueError: both or none can be read, or the document is not valid.
+    """
     if preset and config_path:
         raise ValueError("give --preset or --config, not both")
     return load(config_path or preset or "demo", overrides)

@@ -1,0 +1,313 @@
+"""All that is known of KFP's client and of its server's API.
+
+The client brings the address and the credentials, as it does for everyone; the requests are made here, so that each
+has a time-out, that a short outage is ridden out, and that a refusal is one line with the server's own words. Nothing
+is created twice: after a create whose answer was lost, the server is asked for the thing before it is sent again.
+
+Source: kfp and kfp_server_api 2.17.3.
+"""
+
+import datetime
+import json
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import kfp
+import kfp_server_api
+import urllib3
+from kfp.client.set_volume_credentials import ServiceAccountTokenVolumeCredentials
+from kfp_server_api import V2beta1RecurringRun as RecurringRun
+from kfp_server_api import V2beta1Run as Run
+from kfp_server_api.exceptions import ApiException
+
+__all__ = ["RecurringRun", "Run", "Server", "ServerError", "as_json", "instant"]
+
+REQUEST_TIMEOUT_S = 30
+PAUSES_S: tuple[float, ...] = (1, 2, 4, 8)
+"""Between the tries of one request."""
+PATIENT_PAUSES_S: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)
+"""As `PAUSES_S`, where a run is followed: an upgrade of the server takes minutes."""
+TOKEN_VARIABLE = "KF_PIPELINES_TOKEN"
+"""Environment variable with a bearer token; what stands on a command line is seen by everyone on the machine."""
+PAGE_SIZE = 100
+
+_TRANSIENT = (408, 429, 500, 502, 503, 504)
+_TOKEN_PATHS = (os.environ.get("KF_PIPELINES_SA_TOKEN_PATH", ""), "/var/run/secrets/kubeflow/pipelines/token")
+
+
+class ServerError(OSError):
+    """Kubeflow's server refused a request, or did not answer. One line: what was asked, where, its words.
+
+    Attributes:
+        status: Of HTTP; None where there was no answer.
+    """
+
+    def __init__(self, message: str, status: int | None = None):
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether the same request can succeed later. It may have taken effect."""
+        return self.status is None or self.status in _TRANSIENT
+
+
+class _Client(kfp.Client):
+    """KFP's client without its way to greet a server: five tries with a stack each, in half a minute."""
+
+    def get_kfp_healthz(self, sleep_duration: int = 0) -> kfp_server_api.V2beta1GetHealthzResponse:
+        """What the server says of itself; its version, which KFP's model leaves out, is kept in `health`."""
+        api = self._healthz_api.api_client
+        api.rest_client.pool_manager.connection_pool_kw["retries"] = False  # urllib3's own, in silence
+        self.health = _ask(
+            api.configuration.host,
+            "say how it is",
+            lambda: api.call_api(
+                "/apis/v2beta1/healthz",
+                "GET",
+                response_type="object",
+                auth_settings=["Bearer"],
+                _return_http_data_only=True,
+                _request_timeout=REQUEST_TIMEOUT_S,
+            ),
+            must_be_there=False,
+        )
+        if not isinstance(self.health, dict):
+            raise ServerError(f"{api.configuration.host}: no Kubeflow Pipelines server, or a page to log in at")
+        return kfp_server_api.V2beta1GetHealthzResponse(multi_user=bool(self.health.get("multi_user")))
+
+
+class Server:
+    """A server of Kubeflow Pipelines.
+
+    Args:
+        host: Its URL. None: as KFP's client finds it, by KF_PIPELINES_ENDPOINT, in the cluster, or through kubectl's
+            configuration.
+        namespace: The user's, where the server has many users. None: that of KFP's saved context.
+
+    Attributes:
+        host: Its URL.
+        multi_user: Whether it keeps apart users by their namespaces.
+        version: Its version, as (2, 17); None where it does not say.
+
+    Raises:
+        ServerError: it is not there, or refuses.
+    """
+
+    def __init__(self, host: str | None = None, namespace: str | None = None):
+        token = os.environ.get(TOKEN_VARIABLE)
+        in_pod = any(path and Path(path).exists() for path in _TOKEN_PATHS)
+        credentials = ServiceAccountTokenVolumeCredentials() if in_pod and not token else None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._client = _Client(host=host, existing_token=token, credentials=credentials)
+        self.host: str = self._client._healthz_api.api_client.configuration.host
+        self._runs = self._client._run_api
+        self._recurring = self._client._recurring_run_api
+        self._experiments = self._client._experiment_api
+        self.multi_user = bool(self._client.get_kfp_healthz().multi_user)
+        self.namespace = namespace or self._client.get_user_namespace() or None
+        self.version = _version(str(self._client.health.get("tag_name", "")))
+        if self.multi_user and self.namespace is None:
+            raise ServerError(f"{self.host} keeps apart users by their namespaces: give --namespace, of your profile")
+
+    def run_url(self, run_id: str) -> str:
+        """Where a person sees a run."""
+        return f"{self._client._get_url_prefix()}/#/runs/details/{run_id}"
+
+    def find_experiment(self, name: str) -> str | None:
+        """The id of an experiment, or None."""
+        call = self._experiments.experiment_service_list_experiments
+        found = self._list(call, "experiments", f"find experiment {name}", name, namespace=self.namespace)
+        return next((experiment.experiment_id for experiment in found), None)
+
+    def experiment(self, name: str) -> str:
+        """The id of an experiment, which is made where there is none."""
+        if (found := self.find_experiment(name)) is not None:
+            return found
+        body = kfp_server_api.V2beta1Experiment(display_name=name, namespace=self.namespace)
+        call = self._experiments.experiment_service_create_experiment
+        created = self._create(
+            f"make experiment {name}",
+            lambda: call(experiment=body, _request_timeout=REQUEST_TIMEOUT_S).experiment_id,
+            lambda: self.find_experiment(name),
+        )
+        return str(created)
+
+    def find_runs(self, name: str) -> list[Run]:
+        """The runs of a name, in any experiment, the newest first."""
+        call = self._runs.run_service_list_runs
+        found = self._list(call, "runs", f"find run {name}", name, namespace=self.namespace, sort_by="created_at desc")
+        return list(found)
+
+    def create_run(self, body: Run) -> Run:
+        """Start a run. Where the answer is lost, a run of that name that was not there before is taken for it."""
+        before = {run.run_id for run in self.find_runs(body.display_name)}
+
+        def find() -> Run | None:
+            return next((run for run in self.find_runs(body.display_name) if run.run_id not in before), None)
+
+        call = self._runs.run_service_create_run
+        what = f"start run {body.display_name}"
+        return self._create(what, lambda: call(run=body, _request_timeout=REQUEST_TIMEOUT_S), find)
+
+    def run(self, run_id: str, patient: bool = False) -> Run:
+        """How far a run is."""
+        call = self._runs.run_service_get_run
+        pauses_s = PATIENT_PAUSES_S if patient else None
+        return self._ask(f"tell of run {run_id}", lambda: call(run_id, _request_timeout=REQUEST_TIMEOUT_S), pauses_s)
+
+    def last_run(self, recurring: RecurringRun) -> Run | None:
+        """The newest run that a recurring run has triggered."""
+        call = self._runs.run_service_list_runs
+        what = f"list the runs of {recurring.display_name}"
+        runs = self._list(call, "runs", what, experiment_id=recurring.experiment_id, sort_by="created_at desc")
+        for run in runs:
+            if run.recurring_run_id == recurring.recurring_run_id:
+                return run
+            if run.created_at < recurring.created_at:
+                break
+        return None
+
+    def recurring_runs(self, name: str | None = None) -> list[RecurringRun]:
+        """The recurring runs, those of one name or all, the oldest first."""
+        call = self._recurring.recurring_run_service_list_recurring_runs
+        found = self._list(call, "recurring_runs", "list the recurring runs", name, namespace=self.namespace)
+        return sorted(found, key=lambda recurring: recurring.created_at)
+
+    def create_recurring_run(self, body: RecurringRun) -> RecurringRun:
+        """Make a recurring run; where the answer is lost, a new one of its name and description is taken for it."""
+        before = {recurring.recurring_run_id for recurring in self.recurring_runs(body.display_name)}
+
+        def find() -> RecurringRun | None:
+            for recurring in self.recurring_runs(body.display_name):
+                if recurring.recurring_run_id not in before and recurring.description == body.description:
+                    return recurring
+            return None
+
+        call = self._recurring.recurring_run_service_create_recurring_run
+        what = f"make recurring run {body.display_name}"
+        return self._create(what, lambda: call(recurring_run=body, _request_timeout=REQUEST_TIMEOUT_S), find)
+
+    def set_enabled(self, recurring: RecurringRun, enabled: bool) -> None:
+        """Have a recurring run trigger runs, or not."""
+        api = self._recurring
+        call = (
+            api.recurring_run_service_enable_recurring_run
+            if enabled
+            else api.recurring_run_service_disable_recurring_run
+        )
+        what = f"{'enable' if enabled else 'disable'} recurring run {recurring.display_name}"
+        self._ask(what, lambda: call(recurring.recurring_run_id, _request_timeout=REQUEST_TIMEOUT_S))
+
+    def delete_recurring_run(self, recurring: RecurringRun) -> None:
+        """Delete a recurring run. The runs that it has triggered go on.
+
+        Without that policy Kubernetes deletes them along, in the middle of their training
+        (https://github.com/kubeflow/pipelines/issues/12573). Servers have it as of 2.17.
+        """
+        call = self._recurring.recurring_run_service_delete_recurring_run
+        try:
+            self._ask(
+                f"delete recurring run {recurring.display_name}",
+                lambda: call(
+                    recurring.recurring_run_id, propagation_policy="ORPHAN", _request_timeout=REQUEST_TIMEOUT_S
+                ),
+            )
+        except ServerError as error:
+            if error.status != 404:  # an earlier try, whose answer was lost, has done it
+                raise
+
+    def _list(
+        self, call: Callable[..., Any], field: str, what: str, name: str | None = None, **arguments: Any
+    ) -> Iterator[Any]:
+        if name is not None:
+            predicate = {"operation": "EQUALS", "key": "display_name", "stringValue": name}
+            arguments["filter"] = json.dumps({"predicates": [predicate]})
+        given = {key: value for key, value in arguments.items() if value is not None}
+        token = ""
+        while True:
+            given["page_token"] = token
+            page = self._ask(what, lambda: call(page_size=PAGE_SIZE, _request_timeout=REQUEST_TIMEOUT_S, **given))
+            yield from (item for item in getattr(page, field) or () if name is None or item.display_name == name)
+            token = page.next_page_token
+            if not token:
+                return
+
+    def _ask(self, what: str, request: Callable[[], Any], pauses_s: tuple[float, ...] | None = None) -> Any:
+        return _ask(self.host, what, request, pauses_s)
+
+    def _create(self, what: str, request: Callable[[], Any], find: Callable[[], Any]) -> Any:
+        """The answer to a request that must take effect once."""
+        for pause_s in PAUSES_S:
+            try:
+                return _call(self.host, what, request)
+            except ServerError as error:
+                if not error.is_transient:
+                    raise
+            time.sleep(pause_s)
+            if (found := find()) is not None:
+                return found
+        return _call(self.host, what, request)
+
+
+def as_json(body: Run | RecurringRun) -> dict[str, Any]:
+    """The JSON of a request, as it is sent."""
+    document: dict[str, Any] = kfp_server_api.ApiClient().sanitize_for_serialization(body)
+    return document
+
+
+def _ask(
+    host: str,
+    what: str,
+    request: Callable[[], Any],
+    pauses_s: tuple[float, ...] | None = None,
+    must_be_there: bool = True,
+) -> Any:
+    """The answer to a request that can be sent again; at once an error where nobody listens and nobody must."""
+    for pause_s in PAUSES_S if pauses_s is None else pauses_s:
+        try:
+            return _call(host, what, request)
+        except ServerError as error:
+            if not error.is_transient or (error.status is None and not must_be_there):
+                raise
+        time.sleep(pause_s)
+    return _call(host, what, request)
+
+
+def _call(host: str, what: str, request: Callable[[], Any]) -> Any:
+    try:
+        return request()
+    except ApiException as error:
+        raise ServerError(f"{host} did not {what}: {_words(error)}", error.status or None) from None
+    except urllib3.exceptions.HTTPError as error:
+        reason = str(error).rpartition(": ")[2] or type(error).__name__
+        raise ServerError(f"{host} did not {what}, no answer: {reason}") from None
+
+
+def _words(error: ApiException) -> str:
+    """What the server says for a reason."""
+    try:
+        body = json.loads(error.body)
+        words = str(body.get("message") or body.get("error_message") or body.get("error"))
+    except (TypeError, ValueError, AttributeError):
+        words = str(error.body or "").strip().partition("\n")[0][:200]
+    advice = ""
+    if error.status in (301, 302, 303, 307, 401):
+        advice = f" Log in: set {TOKEN_VARIABLE}, or run where KFP's client finds its credentials."
+    return f"{error.status} {error.reason}. {' '.join(words.split())}{advice}".strip()
+
+
+def _version(text: str) -> tuple[int, int] | None:
+    match = re.match(r"v?([0-9]+)\.([0-9]+)", text)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def instant(text: datetime.datetime) -> str:
+    """An instant as the API takes it."""
+    return text.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

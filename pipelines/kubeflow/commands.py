@@ -1,0 +1,263 @@
+"""What the verbs do that talk to Kubeflow. A fault of the input is a ValueError, and the exit status 1."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import yaml
+from rich.table import Table
+
+from thaw.components import runs
+from thaw.components.config import RunConfig, from_parameter
+from thaw.components.select_window.calendar import parse_date, parse_zone
+from thaw.pipelines.commands import configured, console
+from thaw.pipelines.data_sets import data_uri, with_data
+from thaw.pipelines.kubeflow import cron
+from thaw.pipelines.kubeflow.backfill import backfill as fill
+from thaw.pipelines.kubeflow.backfill import days_between, look
+from thaw.pipelines.kubeflow.client import RecurringRun, Server, as_json
+from thaw.pipelines.kubeflow.cost import cost_lines
+from thaw.pipelines.kubeflow.replace import put, remove, utc_now
+from thaw.pipelines.kubeflow.schedule import check_server, digest_of, is_enabled, schedule, start_of, timing_of
+from thaw.pipelines.kubeflow.submit import (
+    Kind,
+    Placement,
+    Request,
+    check_reachable,
+    ended_badly,
+    follow,
+    request,
+    submit,
+)
+from thaw.pipelines.kubeflow.windows import Timing, windows_table
+
+NUM_NEXT = 3
+"""Windows of each schedule that `thaw schedules` shows."""
+
+
+def submit_command(
+    *,
+    preset: str | None,
+    config_path: str | None,
+    overrides: tuple[str, ...],
+    date: str | None,
+    root: str,
+    run_id: str | None,
+    kind: Kind,
+    host: str | None,
+    namespace: str | None,
+    experiment: str,
+    service_account: str | None,
+    pipeline_root: str | None,
+    retries: int,
+    dry_run: bool,
+    wait: bool,
+    poll_s: float,
+) -> None:
+    """Start a run, or print what would be sent."""
+    config = configured(preset, config_path, overrides)
+    if date is None and config.data.window.date is None:
+        raise ValueError("no date: give --date YYYY-MM-DD, or set data.window.date")
+    day = parse_date(date, "--date") if date is not None else config.data.window.date
+    assert day is not None
+    check_reachable(root, "--root")
+    data = config.data.model_copy(update={"uri": data_uri(config, root)})
+    placed = config.model_copy(update={"data": data})
+    placement = Placement(experiment, service_account, pipeline_root)
+    asked = request(placed, root, day, placement, run_id=run_id, num_retries=retries, kind=kind)
+    if dry_run:
+        _print_request(asked, retries)
+        return
+    server = Server(host, namespace)
+    with_data(config, root, console())
+    run, is_new = submit(server, asked)
+    url = server.run_url(run.run_id)
+    print(
+        f"run {asked.run_id}: {'started' if is_new else f'is there, {run.state}'}\n{asked.run_uri}\n{url}", flush=True
+    )
+    if not wait:
+        return
+    with _left_to_itself(url):
+        ended = follow(server, run.run_id, lambda line: print(line, flush=True), poll_s)
+    if fault := ended_badly(ended):
+        raise ValueError(f"{fault}\n{url}\nnext: thaw why {asked.run_id} --root {root}")
+
+
+def schedule_command(
+    *,
+    name: str,
+    daily: str | None,
+    cron: str | None,
+    lag_days: int,
+    zone: str,
+    catch_up: bool,
+    max_concurrency: int,
+    server_version: str | None,
+    preset: str | None,
+    config_path: str | None,
+    overrides: tuple[str, ...],
+    root: str,
+    kind: Kind,
+    host: str | None,
+    namespace: str | None,
+    experiment: str,
+    service_account: str | None,
+    pipeline_root: str | None,
+    retries: int,
+    yes: bool,
+) -> None:
+    """Show the next windows of a schedule, and put it into force."""
+    now = utc_now()
+    timing = Timing(_ticks(daily, cron), parse_zone(zone, "--zone"), lag_days)
+    config = configured(preset, config_path, overrides)
+    placement = Placement(experiment, service_account, pipeline_root)
+    asked = schedule(
+        name,
+        timing,
+        config,
+        root,
+        placement,
+        now,
+        kind=kind,
+        num_retries=retries,
+        catch_up=catch_up,
+        max_concurrency=max_concurrency,
+    )
+    console().print(windows_table(timing, config, now))
+    server = Server(host, namespace)
+    check_server(server, server_version)
+    if sys.stdin.isatty() and not yes and not click.confirm(f"Put schedule {name} into force at {server.host}?"):
+        raise ValueError(f"schedule {name} is left as it was")
+    put(server, asked, print)
+
+
+def schedules_command(*, host: str | None, namespace: str | None) -> None:
+    """List the schedules."""
+    server = Server(host, namespace)
+    found = [recurring for recurring in server.recurring_runs() if digest_of(recurring) is not None]
+    for recurring in found:
+        timing, parameters = timing_of(recurring), recurring.runtime_config.parameters
+        state = "in force" if is_enabled(recurring) else "disabled"
+        where = f"cron '{timing.cron.text}', zone {timing.zone.key}, lag {timing.lag_days} days, {parameters['root']}"
+        print(f"{recurring.display_name}: {state}, {where}")
+        if is_enabled(recurring):
+            console().print(_next_windows(recurring, timing))
+    if not found:
+        print(f"no schedules at {server.host}")
+
+
+def unschedule_command(*, name: str, host: str | None, namespace: str | None) -> None:
+    """Delete a schedule."""
+    remove(Server(host, namespace), name, print)
+
+
+def backfill_command(
+    *,
+    preset: str | None,
+    config_path: str | None,
+    overrides: tuple[str, ...],
+    first: str,
+    last: str,
+    root: str,
+    schedule: str | None,
+    kind: Kind,
+    host: str | None,
+    namespace: str | None,
+    experiment: str,
+    service_account: str | None,
+    pipeline_root: str | None,
+    retries: int,
+    max_concurrent: int,
+    dry_run: bool,
+    poll_s: float,
+) -> None:
+    """Start a run for each day that is not done."""
+    config = configured(preset, config_path, overrides)
+    name = schedule or config.name
+    placement = Placement(experiment, service_account, pipeline_root)
+    asked = [
+        request(config, root, day, placement, run_id=f"{name}-{day}", num_retries=retries, kind=kind)
+        for day in days_between(parse_date(first, "--from"), parse_date(last, "--to"))
+    ]
+    server = Server(host, namespace)
+    days = [look(server, day) for day in asked]
+    if dry_run:
+        table = Table("D", "run", "what is there", box=None, pad_edge=False)
+        for day in days:
+            table.add_row(str(day.asked.date), day.asked.run_id, day.state)
+        console().print(table)
+        return
+    with _left_to_itself("a second `thaw backfill` goes on from here"):
+        failures = fill(server, days, max_concurrent, lambda line: print(line, flush=True), poll_s)
+    if failures:
+        raise ValueError("\n".join(failures))
+
+
+def doctor_command(
+    *,
+    preset: str | None,
+    config_path: str | None,
+    overrides: tuple[str, ...],
+    root: str,
+    host: str | None,
+    namespace: str | None,
+    context: str | None,
+    account: str | None,
+) -> None:
+    """Print what was found; a ValueError if something is missing."""
+    from thaw.pipelines.kubeflow.doctor import findings
+
+    config = configured(preset, config_path, overrides)
+    table = Table("", "what", "found", "what to do", box=None, pad_edge=False)
+    num_missing = 0
+    for finding in findings(config, root, host, namespace, context, account):
+        num_missing += finding.state == "missing"
+        table.add_row(finding.state, finding.name, finding.words, finding.fix or "")
+    console().print(table)
+    if num_missing:
+        raise ValueError(f"{num_missing} missing")
+
+
+def _ticks(daily: str | None, expression: str | None) -> cron.Cron:
+    if (daily is None) == (expression is None):
+        raise ValueError("give --daily HH:MM or --cron 'S M H D M W', one of the two")
+    return cron.daily(daily) if daily is not None else cron.parse(str(expression))
+
+
+def _print_request(asked: Request, num_retries: int) -> None:
+    from thaw.pipelines.dry_run import training_manifests
+
+    body = as_json(asked.body(f"<id of experiment {asked.placement.experiment}>"))
+    stages = runs.config_stages(asked.config, asked.kind)
+    manifests = [
+        manifest
+        for manifest in training_manifests(asked.config, asked.root, asked.run_id)
+        if manifest["metadata"]["labels"]["thaw/stage"] in stages
+    ]
+    print("# POST /apis/v2beta1/runs")
+    print(json.dumps(body, indent=1))
+    print("---")
+    yaml.safe_dump_all(manifests, sys.stdout, sort_keys=False)
+    for line in cost_lines(manifests, num_retries):
+        print(f"# {line}")
+
+
+def _next_windows(recurring: RecurringRun, timing: Timing) -> Table | str:
+    try:
+        config: RunConfig = from_parameter(recurring.runtime_config.parameters["config"])
+    except ValueError as error:
+        return f"its configuration is not one of this version of Thaw: {str(error).splitlines()[0]}"
+    return windows_table(timing, config, max(utc_now(), start_of(recurring)), NUM_NEXT)
+
+
+@contextlib.contextmanager
+def _left_to_itself(words: str) -> Iterator[Any]:
+    """An interrupt ends the following, not the run."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\nno longer followed; what was started goes on: {words}", file=sys.stderr)
+        sys.exit(130)

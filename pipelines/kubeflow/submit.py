@@ -1,0 +1,213 @@
+"""One run of a date, started once."""
+
+import datetime
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import fsspec
+import kfp_server_api
+
+from thaw.components import runs, storage
+from thaw.components.config import RunConfig, to_parameter
+from thaw.components.select_window.logs import wanted_logs
+from thaw.pipelines.kubeflow.client import Run, Server
+from thaw.pipelines.kubeflow.package import Package, check_arguments, package
+
+Kind = Literal["whole", "backbone"]
+ENDED = ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
+"""States of a run that no other follows."""
+MAX_NAME_LENGTH = 120
+
+_OF_ONE_MACHINE = ("file", "local", "memory")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where in Kubeflow runs go, and as whom."""
+
+    experiment: str = "thaw"
+    service_account: str | None = None
+    """Kubernetes service account of the steps. None: the server's own choice."""
+    pipeline_root: str | None = None
+    """Where Kubeflow keeps its own artifacts. None: as the server has it."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run that is asked for: checked, and not sent yet."""
+
+    config: RunConfig
+    root: str
+    run_id: str
+    date: datetime.date
+    placement: Placement
+    package: Package
+    kind: Kind = "whole"
+
+    @property
+    def run_uri(self) -> str:
+        """Folder of the run."""
+        return storage.join(self.root, "runs", self.run_id)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What the pipeline is given."""
+        return {
+            "config": to_parameter(self.config),
+            "run_uri": self.run_uri,
+            "date": str(self.date),
+            "backend": "kubernetes",
+        }
+
+    def body(self, experiment_id: str) -> Run:
+        """The request as the API takes it."""
+        return Run(
+            display_name=self.run_id,
+            experiment_id=experiment_id,
+            description=f"D = {self.date}, {self.run_uri}",
+            pipeline_spec=self.package.document,
+            runtime_config=kfp_server_api.V2beta1RuntimeConfig(
+                parameters=self.arguments, pipeline_root=self.placement.pipeline_root
+            ),
+            service_account=self.placement.service_account,
+        )
+
+
+def request(
+    config: RunConfig,
+    root: str,
+    date: datetime.date,
+    placement: Placement,
+    *,
+    run_id: str | None = None,
+    num_retries: int = 0,
+    kind: Kind = "whole",
+) -> Request:
+    """A request, checked as far as can be told from here; nothing is written and nothing is sent.
+
+    Args:
+        config: The run's document, with `data.uri`.
+        root: Where `runs/` lies.
+        date: D.
+        placement: Where in Kubeflow it goes.
+        run_id: Name of the run. None: the document's name, D and a digest of the document, so that asking twice for
+            the same is asking once.
+        num_retries: How often Kubeflow tries a failed step again.
+        kind: Which stages the run has.
+
+    Raises:
+        ValueError: the pods can't reach the root or the data, the calendar has no such window, or the pipeline does
+            not take these arguments.
+    """
+    from thaw.pipelines.training import training_pipeline
+
+    root = root.rstrip("/")
+    check_reachable(root, "--root")
+    check_reachable(config.data.uri, "data.uri")
+    assert config.data.uri is not None
+    wanted_logs(config, config.data.uri, date)
+    digest = hashlib.sha256(to_parameter(config).encode()).hexdigest()[:6]
+    run_id = run_id or f"{config.name}-{date}-{digest}"
+    if len(run_id) > MAX_NAME_LENGTH:
+        raise ValueError(f"--run-id: {run_id!r} has {len(run_id)} characters, at most {MAX_NAME_LENGTH} fit")
+    runs.check_run_id(run_id)
+    compiled = package(training_pipeline(config, num_retries, kind))
+    made = Request(config, root, run_id, date, placement, compiled, kind)
+    check_arguments(compiled, made.arguments)
+    return made
+
+
+def submit(server: Server, asked: Request, again: bool = False) -> tuple[Run, bool]:
+    """Start a run that is not there yet; the run, and whether it was started now.
+
+    The run's record is written first: a command that is interrupted in between finds it, and goes on.
+
+    Args:
+        server: Of Kubeflow.
+        asked: The run.
+        again: Whether a run of that name that has ended, and not well, is started once more, with its folder: stages
+            that are committed stay, the others get another attempt.
+
+    Raises:
+        ValueError: a run of that name was begun with another configuration or date.
+        ServerError: the server is not there, or refuses.
+    """
+    found = server.find_runs(asked.run_id)
+    for run in found:
+        _check_same(run, asked)
+    extra = {
+        "date": str(asked.date),
+        "backend": "kubernetes",
+        "kind": asked.kind,
+        "experiment": asked.placement.experiment,
+        "kubeflow": server.host,
+    }
+    record = runs.open_run(asked.run_uri, asked.config, extra)
+    runs.check_same_run(asked.run_uri, record.config, asked.config)
+    if record.extra.get("date", extra["date"]) != extra["date"]:
+        raise ValueError(f"{asked.run_uri} was begun for D = {record.extra['date']}; choose another --run-id")
+    if found and not (again and found[0].state in ENDED and found[0].state != "SUCCEEDED"):
+        return found[0], False
+    return server.create_run(asked.body(server.experiment(asked.placement.experiment))), True
+
+
+def follow(
+    server: Server, run_id: str, say: Callable[[str], None], poll_s: float, pause: Callable[[float], None] = time.sleep
+) -> Run:
+    """The run when it has ended. Says each state of the run and of its tasks when it changes.
+
+    Raises:
+        ServerError: the server has not answered for minutes, or knows no such run.
+    """
+    states: dict[str, str] = {}
+    while True:
+        run = server.run(run_id, patient=True)
+        details = run.run_details.task_details if run.run_details else None
+        tasks = sorted(details or (), key=lambda task: str(task.start_time or task.create_time or ""))
+        now = {str(task.display_name): str(task.state) for task in tasks if task.display_name and task.state}
+        now["run"] = str(run.state or "PENDING")
+        for name, state in now.items():
+            if states.get(name) != state:
+                say(f"{name}: {state}")
+        states = {**states, **now}
+        if run.state in ENDED:
+            return run
+        pause(poll_s)
+
+
+def check_reachable(uri: str | None, parameter: str) -> None:
+    """Pass a URI that pods of a cluster can reach as well as this machine.
+
+    Raises:
+        ValueError: a path or a scheme of this machine alone, or one that no file system here knows.
+    """
+    if uri is None:
+        raise ValueError(f"{parameter} is not set: name the folder of the data set")
+    scheme, separator, _ = uri.partition("://")
+    if not separator or scheme in _OF_ONE_MACHINE:
+        raise ValueError(
+            f"{parameter}: {uri} is on this machine, where the cluster's pods can't reach it; give a URI, as gs://..."
+        )
+    if scheme not in fsspec.available_protocols():
+        raise ValueError(f"{parameter}: {uri} has a scheme that fsspec does not know; give one as gs:// or s3://")
+
+
+def _check_same(run: Run, asked: Request) -> None:
+    sent = dict(run.runtime_config.parameters or {}) if run.runtime_config else {}
+    differing = [key for key, value in asked.arguments.items() if sent.get(key) != value]
+    if differing:
+        raise ValueError(
+            f"Kubeflow has a run {asked.run_id} ({run.run_id}) with another {', '.join(differing)}; "
+            f"choose another --run-id"
+        )
+
+
+def ended_badly(run: Run) -> str | None:
+    """Why a run that has ended failed, in Kubeflow's words; None where it succeeded."""
+    if run.state == "SUCCEEDED":
+        return None
+    words = [run.error.message] if run.error and run.error.message else []
+    return f"run {run.display_name} ended as {run.state}" + "".join(f": {text}" for text in words)
