@@ -2,7 +2,7 @@
 
 import click
 
-from thaw.pipelines import finished
+from thaw.pipelines import finished, jobs
 from thaw.pipelines.kubeflow.verbs import VERBS as KUBEFLOW_VERBS
 from thaw.pipelines.options import config_options, finish
 
@@ -113,5 +113,7 @@ def why(run_id, root):  # type: ignore[no-untyped-def]
 
 
 main.add_command(finished.rerun)
+main.add_command(jobs.jobs)
+main.add_command(jobs.rbac)
 for verb in KUBEFLOW_VERBS:
     main.add_command(verb)

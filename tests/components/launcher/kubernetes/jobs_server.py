@@ -1,22 +1,43 @@
 """An API server that knows PyTorchJobs: lists them page by page by their labels, and deletes them."""
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
 import yaml
+from launcher_jobs import stage_job
 from slow_server import Handler, SlowServer
+
+from thaw.components.config import load
+from thaw.components.launcher import pytorchjob
 
 NAMESPACE = "team"
 
 
+def stored_job(attempt_uri: str | Path, run_id: str, *conditions: str, **metadata: Any) -> dict[str, Any]:
+    """A PyTorchJob of an attempt as the server has it, with these conditions."""
+    manifest = pytorchjob.render(stage_job(load("small"), run_id=run_id, output_uri=str(attempt_uri)))
+    manifest["metadata"] |= {"uid": f"uid-{run_id}", "creationTimestamp": "2026-03-02T06:00:00Z", **metadata}
+    manifest["status"] = {"conditions": [{"type": type_, "status": "True"} for type_ in conditions]}
+    return manifest
+
+
 class JobsServer(SlowServer):
-    """Jobs by name."""
+    """The server.
+
+    Attributes:
+        jobs: By name.
+        forbidden: Methods that nobody may use.
+    """
 
     def __init__(self, jobs: list[dict[str, Any]], delay_s: float = 0):
         super().__init__(_Jobs, delay_s)
         self.jobs = {job["metadata"]["name"]: job for job in jobs}
+        self.forbidden: set[str] = set()
 
     def kubeconfig(self, folder: Path) -> str:
         """Writes the kubeconfig that leads here; gives its path."""
@@ -33,6 +54,20 @@ class JobsServer(SlowServer):
         return str(path)
 
 
+@contextmanager
+def at_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., JobsServer]]:
+    """Gives what starts a server with jobs, and has KUBECONFIG lead to it."""
+    with ExitStack() as stack:
+
+        def serve(*jobs: dict[str, Any]) -> JobsServer:
+            server = JobsServer(list(jobs))
+            stack.enter_context(server.at_work())
+            monkeypatch.setenv("KUBECONFIG", server.kubeconfig(folder))
+            return server
+
+        yield serve
+
+
 class _Jobs(Handler):
     server: JobsServer
 
@@ -43,6 +78,8 @@ class _Jobs(Handler):
         name = url.path.removeprefix(folder).strip("/")
         if not url.path.startswith(folder) or (self.command == "DELETE") != bool(name):
             return _status(404, "the server could not find the requested resource")
+        if self.command in self.server.forbidden:
+            return _status(403, f'User "me" cannot {self.command.lower()} resource "pytorchjobs"')
         if self.command == "GET":
             return 200, {"Content-Type": "application/json"}, json.dumps(self._page(query)).encode()
         job = self.server.jobs.get(name)

@@ -3,29 +3,19 @@
 import datetime
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from jobs_server import NAMESPACE, JobsServer
-from launcher_jobs import stage_job
+from jobs_server import NAMESPACE, JobsServer, at_work
+from jobs_server import stored_job as job
 
 from thaw.components import storage
-from thaw.components.config import load
-from thaw.components.launcher import pytorchjob
 from thaw.components.launcher.kubernetes.client import Api
 from thaw.components.launcher.kubernetes.sweep import Verdict, list_jobs, sweep
 from thaw.components.lease import Lease
 
+Serve = Callable[..., JobsServer]
 NOW = datetime.datetime(2026, 3, 2, 12, tzinfo=datetime.UTC)
 FOREIGN = {"metadata": {"name": "foreign", "uid": "f", "labels": {}, "creationTimestamp": "2026-03-01T00:00:00Z"}}
-
-
-def job(attempt_uri: str | Path, run_id: str, *conditions: str, **metadata: Any) -> dict[str, Any]:
-    """A PyTorchJob as the server has it, of a run that is named after the attempt's folder."""
-    manifest = pytorchjob.render(stage_job(load("small"), run_id=run_id, output_uri=str(attempt_uri)))
-    manifest["metadata"] |= {"uid": f"uid-{run_id}", "creationTimestamp": "2026-03-02T06:00:00Z", **metadata}
-    manifest["status"] = {"conditions": [{"type": type_, "status": "True"} for type_ in conditions]}
-    return manifest
 
 
 def renew(attempt_uri: str | Path, age_s: float, timeout_s: float = 600) -> None:
@@ -34,20 +24,9 @@ def renew(attempt_uri: str | Path, age_s: float, timeout_s: float = 600) -> None
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., JobsServer]]:
-    """Starts a server with jobs, and has KUBECONFIG name it."""
-    servers = []
-
-    def start(*jobs: dict[str, Any]) -> JobsServer:
-        server = JobsServer(list(jobs))
-        servers.append(server.at_work())
-        servers[-1].__enter__()
-        monkeypatch.setenv("KUBECONFIG", server.kubeconfig(tmp_path))
-        return server
-
-    yield start
-    for server in servers:
-        server.__exit__(None, None, None)
+def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Serve]:
+    with at_work(tmp_path, monkeypatch) as start:
+        yield start
 
 
 def swept(delete: bool = True) -> dict[str, Verdict]:
@@ -56,7 +35,7 @@ def swept(delete: bool = True) -> dict[str, Verdict]:
     return {verdict.job.run_id: verdict for verdict in sweep(api, list_jobs(api), delete, lambda: NOW)}
 
 
-def test_jobs_of_thaw_alone_are_listed_the_newest_first(serve: Callable[..., JobsServer], tmp_path: Path) -> None:
+def test_jobs_of_thaw_alone_are_listed_the_newest_first(serve: Serve, tmp_path: Path) -> None:
     serve(
         job(tmp_path / "a", "a", "Created", "Running", creationTimestamp="2026-03-01T06:00:00Z"),
         FOREIGN,
@@ -68,7 +47,7 @@ def test_jobs_of_thaw_alone_are_listed_the_newest_first(serve: Callable[..., Job
 
 
 def test_a_job_whose_attempt_is_over_or_whose_lease_is_lost_is_deleted_and_no_other(
-    serve: Callable[..., JobsServer], tmp_path: Path
+    serve: Serve, tmp_path: Path
 ) -> None:
     names = ("committed", "failed", "lost", "late", "renewed", "no-lease", "nothing", "damaged", "done", "undone")
     folders = {name: tmp_path / name for name in names}
@@ -109,9 +88,7 @@ def test_a_job_whose_attempt_is_over_or_whose_lease_is_lost_is_deleted_and_no_ot
     assert found["damaged"].reason == f"{tmp_path}/damaged/lease.json is not a lease"
 
 
-def test_a_job_whose_folder_cannot_be_read_is_in_doubt_and_stays(
-    serve: Callable[..., JobsServer], tmp_path: Path
-) -> None:
+def test_a_job_whose_folder_cannot_be_read_is_in_doubt_and_stays(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "attempt").write_text("a file where the folder was")
     server = serve(job(tmp_path / "attempt", "r", "Running"))
     verdict = swept()["r"]
@@ -120,9 +97,7 @@ def test_a_job_whose_folder_cannot_be_read_is_in_doubt_and_stays(
     assert len(server.jobs) == 1
 
 
-def test_a_job_that_another_of_its_name_has_replaced_is_left_alone(
-    serve: Callable[..., JobsServer], tmp_path: Path
-) -> None:
+def test_a_job_that_another_of_its_name_has_replaced_is_left_alone(serve: Serve, tmp_path: Path) -> None:
     renew(tmp_path / "attempt", age_s=10_000)
     server = serve(job(tmp_path / "attempt", "r", "Running"))
     api = Api(NAMESPACE)
@@ -133,9 +108,7 @@ def test_a_job_that_another_of_its_name_has_replaced_is_left_alone(
     assert list(server.jobs) == [name]
 
 
-def test_a_sweep_asks_a_bounded_number_of_times(
-    serve: Callable[..., JobsServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_sweep_asks_a_bounded_number_of_times(serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two pages of jobs, one deletion an orphan; of the store a listing and at most one reading a job."""
     asked: list[str] = []
     for name in ("find_files", "read_bytes"):
