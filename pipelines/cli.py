@@ -112,7 +112,8 @@ def why(run_id, root):  # type: ignore[no-untyped-def]
     finish(why_command, run_id, root)
 
 
-main.add_command(finished.rerun)
+for verb in (finished.rerun, finished.promote, finished.promoted, finished.diff, finished.publish_backbone):
+    main.add_command(verb)
 main.add_command(jobs.jobs)
 main.add_command(jobs.rbac)
 for verb in KUBEFLOW_VERBS:

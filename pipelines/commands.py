@@ -55,31 +55,6 @@ def run_command(
     run_here(config, run_uri, {"date": date}, kind, out, verbose)
 
 
-def rerun_command(
-    parent_id: str,
-    stage: str,
-    only: bool,
-    overrides: Overrides,
-    run_id: str | None,
-    root: str,
-    backend: str,
-    verbose: bool,
-) -> None:
-    """Run a run's pipeline again from a stage on, as a new run."""
-    from thaw.pipelines.rerun import plan_rerun
-
-    root = absolute(root)
-    plan = plan_rerun(root, parent_id, stage, only=only, overrides=overrides)
-    if backend != "local":
-        raise ValueError(f"--backend {backend}: a rerun can be made here alone; give --backend local")
-    run_id = run_id or f"{plan.config.name}-{stage}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
-    check_versions(plan.config.training.device)
-    run_uri = runs.create_run(root, run_id, plan.config, plan.extra(backend))
-    out = console()
-    out.print(f"run {run_id}: run {parent_id} again, {'only' if only else 'from'} {stage}, in {run_uri}")
-    run_here(plan.config, run_uri, plan.arguments, plan.kind, out, verbose)
-
-
 def run_here(
     config: RunConfig, run_uri: str, arguments: Mapping[str, str], kind: str, console: Console, verbose: bool
 ) -> None:
@@ -135,20 +110,24 @@ def runs_command(root: str, limit: int) -> None:
     """List the runs, the newest first."""
     from thaw.pipelines.results import report_uri
 
-    table = Table("run", "began", "date", "state", "report", box=None, pad_edge=False)
     newest = runs.newest_runs(absolute(root), limit)
+    repeats = any(runs.parent_of(status.record) for status in newest.statuses)
+    table = Table(
+        "run", "began", "date", *(["repeats"] if repeats else []), "state", "report", box=None, pad_edge=False
+    )
     for status in newest.statuses:
-        record = status.record
+        record, parent = status.record, runs.parent_of(status.record)
+        repeated = f"{parent.run} {record.extra['kind'].replace(':', ' ')}" if parent else ""
         state: str = status.state
         for stage in status.stages:
             if stage.state not in ("committed", "absent"):
                 state = f"{stage.state} in {stage.stage}"
                 break
-        table.add_row(
-            record.run_id, record.created_at, str(record.extra.get("date", "")), state, report_uri(status) or ""
-        )
+        date = str(record.extra.get("date", ""))
+        again = [repeated] if repeats else []
+        table.add_row(record.run_id, record.created_at, date, *again, state, report_uri(status) or "")
     for uri, fault in newest.damaged:
-        table.add_row(uri.rpartition("/")[2], "", "", "damaged", fault)
+        table.add_row(uri.rpartition("/")[2], "", "", *([""] if repeats else []), "damaged", fault)
     out = console()
     out.print(table if newest.num_runs else f"no runs in {storage.join(root, 'runs')}")
     if newest.num_runs > limit:
@@ -159,6 +138,10 @@ def why_command(run_id: str, root: str) -> None:
     """Say why a run failed."""
     run_uri = storage.join(absolute(root), "runs", run_id)
     status = runs.run_status(run_uri)
+    for stage in status.stages:
+        if stage.stage == "promote" and stage.manifest and (why_not := stage.manifest.figures.get("why_not")):
+            print(f"{run_id} was not promoted: {why_not}")
+            return
     print(cause(run_uri) or f"{run_id}: nothing failed; its state is {status.state}")
 
 
@@ -211,4 +194,6 @@ def cause(run_uri: str, wait_s: float = 0) -> str | None:
             lines += [f"next: {failure.hint}"] if failure.hint else []
             where = f"{failure.replica}: " if failure.replica and failure.replica not in failure.message else ""
             return "\n".join([*lines, f"{where}{failure.message}"])
+        if stage.state == "absent" and (refusal := runs.read_refusal(run_uri, stage.stage)):
+            return f"{stage.stage} was refused, and is not tried again; start a new run\n{refusal.message}"
     return None

@@ -1,10 +1,13 @@
 """A new run from some stage of another on: with today's code, on the other's window and on what it left."""
 
+import datetime
 from dataclasses import dataclass
 
 from thaw.components import runs, storage
 from thaw.components.config import RunConfig, changed
 from thaw.components.storage.filesystem import is_local
+from thaw.components.versions import check_versions
+from thaw.pipelines.commands import absolute, console, run_here
 
 
 @dataclass(frozen=True)
@@ -72,3 +75,26 @@ def plan_rerun(root: str, run_id: str, stage: str, *, only: bool = False, overri
         arguments["parent_uri"] = reference.uri
     parent = runs.Parent(run=run_id, stage=stage, inputs={name: pair[0] for name, pair in inputs.items()})
     return Rerun(config, kind, window.window["date"], parent, arguments)
+
+
+def rerun_command(
+    parent_id: str,
+    stage: str,
+    only: bool,
+    overrides: tuple[str, ...],
+    run_id: str | None,
+    root: str,
+    backend: str,
+    verbose: bool,
+) -> None:
+    """Run a run's pipeline again from a stage on, as a new run."""
+    root = absolute(root)
+    plan = plan_rerun(root, parent_id, stage, only=only, overrides=overrides)
+    if backend != "local":
+        raise ValueError(f"--backend {backend}: a rerun can be made here alone; give --backend local")
+    run_id = run_id or f"{plan.config.name}-{stage}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
+    check_versions(plan.config.training.device)
+    run_uri = runs.create_run(root, run_id, plan.config, plan.extra(backend))
+    out = console()
+    out.print(f"run {run_id}: run {parent_id} again, {'only' if only else 'from'} {stage}, in {run_uri}")
+    run_here(plan.config, run_uri, plan.arguments, plan.kind, out, verbose)

@@ -58,6 +58,8 @@ class StageRecord:
     losses: tuple[tuple[int, float], ...] = ()
     """(step, loss) as logged; steps begin anew with each stage."""
     pipeline: PipelineRecord | None = None
+    run_id: str | None = None
+    """The run that it was part of, where that is another than the evaluated one."""
 
 
 @dataclass(frozen=True)

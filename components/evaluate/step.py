@@ -83,14 +83,16 @@ def _provenance(current: Stage, config: RunConfig) -> Provenance:
     while (parent := ancestors[0].inputs.get("parent")) is not None:
         ancestors.insert(0, read_manifest(parent.uri)[0])
     stages = (current.manifests["window"], *ancestors)
-    return Provenance(current.attempt.run_id, tuple(map(_record, stages)), versions())
+    run_id = current.attempt.run_id
+    return Provenance(run_id, tuple(_record(manifest, run_id) for manifest in stages), versions())
 
 
-def _record(manifest: StageManifest) -> StageRecord:
+def _record(manifest: StageManifest, run_id: str) -> StageRecord:
     began, ended = map(datetime.datetime.fromisoformat, (manifest.started_at, manifest.finished_at))
     figures = manifest.figures
     return StageRecord(
         name=manifest.stage,
+        run_id=manifest.run_id if manifest.run_id != run_id else None,
         seconds=(ended - began).total_seconds(),
         policy=figures.get("policy"),
         num_rows=figures.get("num_rows"),

@@ -69,7 +69,7 @@ _ABSENT = object()
 
 
 def _refuse(what: str, saved: dict[str, Any], present: dict[str, Any], place: str = "the checkpoint") -> None:
-    before, now = dict(_flat(saved)), dict(_flat(present))
+    before, now = dict(flat(saved)), dict(flat(present))
     differences = [
         f"{key}: {before.get(key, 'absent')!r} in {place}, {now.get(key, 'absent')!r} in this run"
         for key in sorted(before.keys() | now.keys())
@@ -85,10 +85,11 @@ def _identity(config: RunConfig | dict[str, Any]) -> dict[str, Any]:
     return {"seed": document.get("seed"), "model": document.get("model"), "data": data}
 
 
-def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a document, each by its whole key: `data.window.num_days`."""
     below: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     if not value or not below:
         yield key, value
         return
     for name, part in below:
-        yield from _flat(part, f"{key}.{name}" if key else str(name))
+        yield from flat(part, f"{key}.{name}" if key else str(name))

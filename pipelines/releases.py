@@ -1,0 +1,37 @@
+"""What a run gives to others: its model, promoted, and its backbone, published."""
+
+from rich.table import Table
+
+from thaw.components import runs, storage
+from thaw.components.promote.claims import claim, promoted_runs
+from thaw.components.publish_backbone.publish import publish
+from thaw.pipelines.commands import absolute, console
+
+
+def promote_command(run_id: str, root: str) -> None:
+    """Promote a run by hand."""
+    run_uri = storage.join(absolute(root), "runs", run_id)
+    evaluate, manifest = runs.Lineage(run_uri).find("evaluate")
+    promoted = claim(run_uri, evaluate, manifest, metric=None)
+    print(f"{promoted.run_id} is promoted for {promoted.date}, at {promoted.promoted_at}")
+
+
+def promoted_command(root: str) -> None:
+    """List the promoted runs, the latest date first."""
+    table = Table("date", "run", "by", "AUC", "log-loss", "promoted", box=None, pad_edge=False)
+    promoted = promoted_runs(absolute(root))
+    for run in promoted:
+        scores = [
+            ", ".join(f"{head} {score:.4f}" for head, found in run.scores.items() if (score := found[name]) is not None)
+            for name in ("auc", "log_loss")
+        ]
+        table.add_row(str(run.date), run.run_id, run.metric or run.by, *scores, run.promoted_at)
+    console().print(table if promoted else f"no promoted runs in {storage.join(root, 'promoted')}")
+
+
+def publish_backbone_command(run_id: str, prefix_uri: str, root: str) -> None:
+    """Publish the backbone that a run pretrained."""
+    reference, manifest = runs.Lineage(storage.join(absolute(root), "runs", run_id)).find("prepare-backbone")
+    uri = storage.join(absolute(prefix_uri), run_id)
+    publish(runs.output_uri(reference.uri, manifest, "model"), uri)
+    print(uri)
