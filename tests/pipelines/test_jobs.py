@@ -11,9 +11,7 @@ from thaw.components import storage
 from thaw.components.launcher.kubernetes import rbac
 from thaw.pipelines.cli import main
 
-sys.path.extend(
-    str(Path(__file__).parents[1] / "components" / part) for part in ("", "launcher", "launcher/kubernetes")
-)
+sys.path.extend(str(Path(__file__).parents[1] / "components/launcher" / part) for part in ("", "kubernetes"))
 from jobs_server import JobsServer, at_work, stored_job
 
 Serve = Callable[..., JobsServer]
