@@ -158,7 +158,7 @@ def _right(api: client.ApiClient, right: Right, namespace: str, account: str | N
     authorization = client.AuthorizationV1Api(api)
     if account is None:
         spec = client.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes)
-        review, who = client.V1SelfSubjectAccessReview(spec=spec), "you"
+        review, who, named = client.V1SelfSubjectAccessReview(spec=spec), "you", ""
         ask = authorization.create_self_subject_access_review
     else:
         account_namespace, _, account_name = account.rpartition(":")
@@ -169,22 +169,17 @@ def _right(api: client.ApiClient, right: Right, namespace: str, account: str | N
             groups=["system:serviceaccounts", f"system:serviceaccounts:{account_namespace}", "system:authenticated"],
         )
         review, who = client.V1SubjectAccessReview(spec=spec), f"service account {account_namespace}:{account_name}"
+        named = f" --service-account {account_namespace}:{account_name}"
         ask = authorization.create_subject_access_review
 
     def answered(answer: Any) -> Finding:
         if answer.status.allowed:
             return Finding(name, "ok", f"{who}, in namespace {namespace}")
-        words = (
-            f"{who} may not {right.verb} {right.resource} of group {right.group or 'core'!r} in namespace {namespace}"
-        )
-        return Finding(name, "missing", words, f"thaw rbac --namespace {namespace} | kubectl apply -f -")
+        words = f"{who} may not {right.verb} {right} in namespace {namespace}"
+        return Finding(name, "missing", words, f"thaw rbac -n {namespace}{named} | kubectl apply -f -")
 
-    return _look(
-        name,
-        lambda: ask(review, _request_timeout=_TIMEOUT_S),
-        found=answered,
-        fix="let thaw doctor run as the steps do",
-    )
+    fix = "ask as somebody who may look into the rights of others"
+    return _look(name, lambda: ask(review, _request_timeout=_TIMEOUT_S), found=answered, fix=fix)
 
 
 def _service_account(api: client.ApiClient, namespace: str, account: str) -> Finding:

@@ -19,6 +19,10 @@ class Right:
     """As `pods/log`."""
     verb: str
 
+    def __str__(self) -> str:
+        """The resource as kubectl names it."""
+        return f"{self.resource}.{self.group}" if self.group else self.resource
+
 
 def manifests(namespace: str, account: str) -> list[dict[str, Any]]:
     """The Role and the RoleBinding for a namespace's jobs.
