@@ -1,8 +1,13 @@
 """The pipelines as the YAML that Kubeflow takes."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from thaw.components import runs
 from thaw.components.config import RunConfig
+
+if TYPE_CHECKING:
+    from kfp.dsl.base_component import BaseComponent
 
 
 def compile_pipeline(config: RunConfig, path: Path, num_retries: int = 0, kind: str = "whole") -> None:
@@ -12,21 +17,34 @@ def compile_pipeline(config: RunConfig, path: Path, num_retries: int = 0, kind: 
         config: The run's configuration.
         path: Where to write it.
         num_retries: How often KFP tries a failed step again.
-        kind: `whole`; `backbone`, which publishes one; `from:<stage>` or `stage:<stage>`, which builds on what another
-            run left; `scheduled` or `scheduled-backbone`, whose date comes from a schedule.
+        kind: As of `build_pipeline`.
 
     Raises:
         ValueError: there is no such kind or stage.
     """
     from kfp.compiler import Compiler
 
+    pipeline = build_pipeline(config, num_retries, kind)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Compiler().compile(pipeline, str(path))
+
+
+def build_pipeline(config: RunConfig, num_retries: int = 0, kind: str = "whole") -> "BaseComponent":
+    """A pipeline.
+
+    Args:
+        config: The run's configuration.
+        num_retries: How often KFP tries a failed step again.
+        kind: `whole`; `backbone`, which publishes one; `from:<stage>` or `stage:<stage>`, which builds on what another
+            run left; `scheduled` or `scheduled-backbone`, whose date comes from a schedule.
+
+    Raises:
+        ValueError: there is no such kind or stage.
+    """
     from thaw.pipelines.training import scheduled_pipeline, stage_pipeline, training_pipeline
 
     if kind in ("scheduled", "scheduled-backbone"):
-        pipeline = scheduled_pipeline(config, num_retries, kind.removeprefix("scheduled").removeprefix("-") or "whole")
-    elif kind in ("whole", "backbone") or kind.endswith(":select-window"):
-        pipeline = training_pipeline(config, num_retries, kind)
-    else:
-        pipeline = stage_pipeline(config, kind, num_retries)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Compiler().compile(pipeline, str(path))
+        return scheduled_pipeline(config, num_retries, kind.removeprefix("scheduled").removeprefix("-") or "whole")
+    if runs.config_stages(config, kind)[0] == "select-window":
+        return training_pipeline(config, num_retries, kind)
+    return stage_pipeline(config, kind, num_retries)

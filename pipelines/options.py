@@ -2,17 +2,19 @@
 
 import click
 
+set_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change one key, as data.window.num_days=20. Repeatable.",
+)
+
 
 def config_options(command):  # type: ignore[no-untyped-def]
     """Adds --preset, --config and --set."""
     for option in (
-        click.option(
-            "--set",
-            "overrides",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="Change one key, as data.window.num_days=20. Repeatable.",
-        ),
+        set_option,
         click.option(
             "--config", "config_path", type=click.Path(), help="The run's configuration document, a YAML file."
         ),

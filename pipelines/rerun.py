@@ -22,11 +22,13 @@ class Rerun:
     parent: runs.Parent
     arguments: dict[str, str]
     """Of its pipeline, beside the configuration, the run's folder and the backend."""
+    backend: str
+    """Where the other run ran."""
 
-    def extra(self, backend: str) -> dict[str, object]:
-        """What the run's record says beside the configuration."""
+    def extra(self) -> dict[str, object]:
+        """What the record of a rerun on this machine says beside the configuration."""
         parent = self.parent.model_dump(mode="json")
-        return {"date": self.date, "backend": backend, "kind": self.kind, "parent": parent}
+        return {"date": self.date, "backend": "local", "kind": self.kind, "parent": parent}
 
 
 def plan_rerun(root: str, run_id: str, stage: str, *, only: bool = False, overrides: tuple[str, ...] = ()) -> Rerun:
@@ -51,13 +53,14 @@ def plan_rerun(root: str, run_id: str, stage: str, *, only: bool = False, overri
     lineage = runs.Lineage(run_uri)
     config = changed(lineage.record.config, overrides, f"configuration of run {run_id}")
     kind = f"{'stage' if only else 'from'}:{stage}"
+    backend = lineage.record.extra.get("backend", "local")
     first = runs.config_stages(config, kind)[0]
     whole = runs.config_stages(config)
     before = whole[: whole.index(first)]
     if not before:
         date = lineage.record.extra.get("date") or (lineage.find(stage)[1].window or {})["date"]
         parent = runs.Parent(run=run_id, stage=stage, inputs={})
-        return Rerun(config, kind, date, parent, {"date": date})
+        return Rerun(config, kind, date, parent, {"date": date}, backend)
 
     reference, manifest = lineage.find(before[-1])
     inputs = {before[-1]: (reference, manifest)}
@@ -74,27 +77,52 @@ def plan_rerun(root: str, run_id: str, stage: str, *, only: bool = False, overri
     if stage != "prepare-backbone":
         arguments["parent_uri"] = reference.uri
     parent = runs.Parent(run=run_id, stage=stage, inputs={name: pair[0] for name, pair in inputs.items()})
-    return Rerun(config, kind, window.window["date"], parent, arguments)
+    return Rerun(config, kind, window.window["date"], parent, arguments, backend)
 
 
 def rerun_command(
+    *,
     parent_id: str,
     stage: str,
     only: bool,
     overrides: tuple[str, ...],
     run_id: str | None,
     root: str,
-    backend: str,
+    backend: str | None,
     verbose: bool,
+    host: str | None,
+    namespace: str | None,
+    experiment: str,
+    service_account: str | None,
+    pipeline_root: str | None,
+    retries: int,
+    wait: bool,
+    poll_s: float,
 ) -> None:
-    """Run a run's pipeline again from a stage on, as a new run."""
+    """Run a run's pipeline again from a stage on, as a new run, here or on Kubeflow."""
     root = absolute(root)
     plan = plan_rerun(root, parent_id, stage, only=only, overrides=overrides)
-    if backend != "local":
-        raise ValueError(f"--backend {backend}: a rerun can be made here alone; give --backend local")
     run_id = run_id or f"{plan.config.name}-{stage}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
-    check_versions(plan.config.training.device)
-    run_uri = runs.create_run(root, run_id, plan.config, plan.extra(backend))
-    out = console()
-    out.print(f"run {run_id}: run {parent_id} again, {'only' if only else 'from'} {stage}, in {run_uri}")
-    run_here(plan.config, run_uri, plan.arguments, plan.kind, out, verbose)
+    if (backend or plan.backend) == "local":
+        check_versions(plan.config.training.device)
+        run_uri = runs.create_run(root, run_id, plan.config, plan.extra())
+        out = console()
+        out.print(f"run {run_id}: run {parent_id} again, {'only' if only else 'from'} {stage}, in {run_uri}")
+        run_here(plan.config, run_uri, plan.arguments, plan.kind, out, verbose)
+        return
+    from thaw.pipelines.kubeflow.client import Server
+    from thaw.pipelines.kubeflow.commands import start
+    from thaw.pipelines.kubeflow.submit import Placement, request
+
+    asked = request(
+        plan.config,
+        root,
+        datetime.date.fromisoformat(plan.date),
+        Placement(experiment, service_account, pipeline_root),
+        run_id=run_id,
+        num_retries=retries,
+        kind=plan.kind,
+        inputs=plan.arguments,
+        parent=plan.parent,
+    )
+    start(Server(host, namespace), asked, wait, poll_s)

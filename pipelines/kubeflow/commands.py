@@ -73,6 +73,21 @@ def submit_command(
         return
     server = Server(host, namespace)
     with_data(config, root, console())
+    start(server, asked, wait, poll_s)
+
+
+def start(server: Server, asked: Request, wait: bool, poll_s: float) -> None:
+    """Start a run that is not there yet, and say where it is.
+
+    Args:
+        server: Of Kubeflow.
+        asked: The run.
+        wait: Follow it to its end.
+        poll_s: Seconds between two looks at it.
+
+    Raises:
+        ValueError: it was followed, and ended badly.
+    """
     run, is_new = submit(server, asked)
     url = server.run_url(run.run_id)
     print(
@@ -83,7 +98,7 @@ def submit_command(
     with _left_to_itself(url):
         ended = follow(server, run.run_id, lambda line: print(line, flush=True), poll_s)
     if fault := ended_badly(ended):
-        raise ValueError(f"{fault}\n{url}\nnext: thaw why {asked.run_id} --root {root}")
+        raise ValueError(f"{fault}\n{url}\nnext: thaw why {asked.run_id} --root {asked.root}")
 
 
 def schedule_command(

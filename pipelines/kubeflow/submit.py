@@ -3,7 +3,7 @@
 import datetime
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ import kfp_server_api
 from thaw.components import runs, storage
 from thaw.components.config import RunConfig, to_parameter
 from thaw.components.select_window.logs import wanted_logs
+from thaw.pipelines.compile import build_pipeline
 from thaw.pipelines.kubeflow.client import Run, Server
 from thaw.pipelines.kubeflow.package import Package, check_arguments, package
 
@@ -45,7 +46,11 @@ class Request:
     date: datetime.date
     placement: Placement
     package: Package
-    kind: Kind = "whole"
+    inputs: Mapping[str, str]
+    """Arguments of its pipeline, beside the configuration, the run's folder and the backend."""
+    kind: str = "whole"
+    parent: runs.Parent | None = None
+    """Of a rerun."""
 
     @property
     def run_uri(self) -> str:
@@ -58,8 +63,8 @@ class Request:
         return {
             "config": to_parameter(self.config),
             "run_uri": self.run_uri,
-            "date": str(self.date),
             "backend": "kubernetes",
+            **self.inputs,
         }
 
     def body(self, experiment_id: str) -> Run:
@@ -84,7 +89,9 @@ def request(
     *,
     run_id: str | None = None,
     num_retries: int = 0,
-    kind: Kind = "whole",
+    kind: str = "whole",
+    inputs: Mapping[str, str] | None = None,
+    parent: runs.Parent | None = None,
 ) -> Request:
     """A request, checked as far as can be told from here; nothing is written and nothing is sent.
 
@@ -97,13 +104,13 @@ def request(
             the same is asking once.
         num_retries: How often Kubeflow tries a failed step again.
         kind: Which stages the run has.
+        inputs: Arguments of its pipeline, beside the configuration, the run's folder and the backend. None: the date.
+        parent: Of a rerun.
 
     Raises:
         ValueError: the pods can't reach the root or the data, the calendar has no such window, or the pipeline does
             not take these arguments.
     """
-    from thaw.pipelines.training import training_pipeline
-
     root = root.rstrip("/")
     check_reachable(root, "--root")
     check_reachable(config.data.uri, "data.uri")
@@ -114,8 +121,9 @@ def request(
     if len(run_id) > MAX_NAME_LENGTH:
         raise ValueError(f"--run-id: {run_id!r} has {len(run_id)} characters, at most {MAX_NAME_LENGTH} fit")
     runs.check_run_id(run_id)
-    compiled = package(training_pipeline(config, num_retries, kind))
-    made = Request(config, root, run_id, date, placement, compiled, kind)
+    compiled = package(build_pipeline(config, num_retries, kind))
+    inputs = {"date": str(date)} if inputs is None else inputs
+    made = Request(config, root, run_id, date, placement, compiled, inputs, kind, parent)
     check_arguments(compiled, made.arguments)
     return made
 
@@ -144,6 +152,7 @@ def submit(server: Server, asked: Request, again: bool = False) -> tuple[Run, bo
         "kind": asked.kind,
         "experiment": asked.placement.experiment,
         "kubeflow": server.host,
+        **({"parent": asked.parent.model_dump(mode="json")} if asked.parent else {}),
     }
     record = runs.open_run(asked.run_uri, asked.config, extra)
     runs.check_same_run(asked.run_uri, record.config, asked.config)

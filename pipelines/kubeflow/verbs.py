@@ -15,17 +15,17 @@ def _options(*options):  # type: ignore[no-untyped-def]
 
 
 _root = click.option("--root", required=True, metavar="URI", help="Where runs/ lies; a URI that pods reach, as gs://.")
-_server = _options(
+server_options = _options(
     click.option("--host", metavar="URL", help="Of Kubeflow Pipelines; else as its own client finds it."),
     click.option("--namespace", metavar="NAME", help="Of your profile, where Kubeflow has many users."),
 )
-_placement = _options(
+placement_options = _options(
     click.option("--experiment", default="thaw", show_default=True, metavar="NAME", help="Groups runs in Kubeflow."),
     click.option("--service-account", metavar="NAME", help="Of the steps, in Kubernetes."),
     click.option("--pipeline-root", metavar="URI", help="Where Kubeflow keeps its own artifacts."),
     click.option("--retries", default=3, show_default=True, help="How often Kubeflow tries a failed step again."),
 )
-_poll = click.option("--poll-s", default=10.0, show_default=True, help="Seconds between two looks at a run.")
+poll_option = click.option("--poll-s", default=10.0, show_default=True, help="Seconds between two looks at a run.")
 _kind = click.option(
     "--kind",
     default="whole",
@@ -42,11 +42,11 @@ _yes = click.option("--yes", is_flag=True, help="Don't ask.")
 @_root
 @click.option("--run-id", help="Name of the run. Default: made of the document and the date: asking twice is once.")
 @_kind
-@_server
-@_placement
+@server_options
+@placement_options
 @click.option("--dry-run", is_flag=True, help="Print the request, the PyTorchJobs and what they cost at most; stop.")
 @click.option("--wait", is_flag=True, help="Follow the run; the exit status is 0 if it succeeds.")
-@_poll
+@poll_option
 def submit(**options):  # type: ignore[no-untyped-def]
     """Start a run on Kubeflow."""
     from thaw.pipelines.kubeflow.commands import submit_command
@@ -66,8 +66,8 @@ def submit(**options):  # type: ignore[no-untyped-def]
 @config_options
 @_root
 @_kind
-@_server
-@_placement
+@server_options
+@placement_options
 @_yes
 def schedule(**options):  # type: ignore[no-untyped-def]
     """Have Kubeflow run a fresh window by the clock; a changed schedule replaces the one of its name."""
@@ -77,7 +77,7 @@ def schedule(**options):  # type: ignore[no-untyped-def]
 
 
 @click.command()
-@_server
+@server_options
 def schedules(**options):  # type: ignore[no-untyped-def]
     """List the schedules with their next windows."""
     from thaw.pipelines.kubeflow.commands import schedules_command
@@ -87,7 +87,7 @@ def schedules(**options):  # type: ignore[no-untyped-def]
 
 @click.command()
 @click.argument("name")
-@_server
+@server_options
 def unschedule(**options):  # type: ignore[no-untyped-def]
     """Delete a schedule. Its runs go on."""
     from thaw.pipelines.kubeflow.commands import unschedule_command
@@ -102,11 +102,11 @@ def unschedule(**options):  # type: ignore[no-untyped-def]
 @_root
 @click.option("--schedule", metavar="NAME", help="Whose days these are. Default: the document's name.")
 @_kind
-@_server
-@_placement
+@server_options
+@placement_options
 @click.option("--max-concurrent", default=1, show_default=True, type=click.IntRange(1), help="Runs at once.")
 @click.option("--dry-run", is_flag=True, help="List the days and what is there of each; start none.")
-@_poll
+@poll_option
 def backfill(**options):  # type: ignore[no-untyped-def]
     """Start one run a day for days that are not done yet; return when all are started."""
     from thaw.pipelines.kubeflow.commands import backfill_command
@@ -117,7 +117,7 @@ def backfill(**options):  # type: ignore[no-untyped-def]
 @click.command()
 @config_options
 @_root
-@_server
+@server_options
 @click.option("--context", help="Of kubectl's configuration.")
 @click.option("--account", metavar="NAMESPACE:NAME", help="Whose rights count: the steps' service account.")
 def doctor(**options):  # type: ignore[no-untyped-def]
