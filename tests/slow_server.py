@@ -1,6 +1,7 @@
 """HTTP servers for tests and benchmarks that count what they are asked, and may take their time over each answer."""
 
 import http.client
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ class SlowServer(ThreadingHTTPServer):
 
     @contextmanager
     def at_work(self) -> Iterator["SlowServer"]:
-        thread = threading.Thread(target=self.serve_forever, daemon=True)
+        thread = threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield self
@@ -88,3 +89,19 @@ def in_front_of(url: str, delay_s: float = 0) -> SlowServer:
             return response.status, headers, content
 
     return SlowServer(Proxy, delay_s)
+
+
+@contextmanager
+def slow_gcs(delay_s: float = 0) -> Iterator[SlowServer]:
+    """A server in front of the GCS server of the tests, which this process asks instead while the block runs."""
+    from gcsfs import GCSFileSystem
+
+    url = os.environ["STORAGE_EMULATOR_HOST"]
+    with in_front_of(url, delay_s).at_work() as server:
+        os.environ["STORAGE_EMULATOR_HOST"] = server.url
+        GCSFileSystem.clear_instance_cache()  # An instance keeps the address that it was made with.
+        try:
+            yield server
+        finally:
+            os.environ["STORAGE_EMULATOR_HOST"] = url
+            GCSFileSystem.clear_instance_cache()

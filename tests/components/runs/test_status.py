@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from slow_server import slow_gcs
 
 from thaw.components import storage
 from thaw.components.config import load
@@ -113,3 +114,19 @@ def test_a_damaged_run_is_named_with_its_fault_among_the_others(tmp_path: Path) 
     ((uri, fault),) = newest.damaged
     assert uri == f"{tmp_path}/runs/bad"
     assert "bad/run.json is not the record of a run" in fault
+
+
+def test_the_newest_of_many_runs_take_one_listing_and_what_is_read_of_these_alone(gcs_uri: str) -> None:
+    filesystem, path = storage.open_filesystem(gcs_uri)
+    record = storage.read_bytes(storage.join(create_run(gcs_uri, "r000", CONFIG), "run.json"))
+    others = [f"r{number:03}" for number in range(1, 100)]
+    filesystem.pipe({f"{path}/runs/{run_id}/run.json": record for run_id in others})
+    with stage(CONFIG, create_run(gcs_uri, "newest", CONFIG), "select-window") as select:
+        select.commit()
+    with slow_gcs() as server:
+        newest = newest_runs(gcs_uri, 3)
+    assert (newest.num_runs, len(newest.statuses)) == (101, 3)
+    listings = [path for method, path in server.requests if "matchGlob" in path]
+    assert len(listings) == 1 + 3  # The root's, and one of each run that is shown.
+    # Of each its record; of the one stage that was begun its claim and its manifest.
+    assert len(server.requests) == len(listings) + 3 + 2
