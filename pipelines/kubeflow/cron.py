@@ -48,7 +48,7 @@ class Cron:
         return all(self._has(datetime.date(2028, 1, 1) + offset * DAY) for offset in range(366))
 
     def after(self, instant: datetime.datetime) -> Iterator[datetime.datetime]:
-        """The ticks strictly after an instant, in order."""
+        """The ticks strictly after an instant, in order, of the next eight years."""
         start = instant.astimezone(datetime.UTC)
         for offset in range(REACH_DAYS):
             day = start.date() + offset * DAY

@@ -43,8 +43,7 @@ class Package:
 
 def package(pipeline: dsl.base_component.BaseComponent) -> Package:
     """The compiled form of a pipeline."""
-    spec, platform = pipeline.pipeline_spec, pipeline.platform_spec
-    return Package(json_format.MessageToDict(spec), json_format.MessageToDict(platform))
+    return Package(_document(pipeline.pipeline_spec), _document(pipeline.platform_spec))
 
 
 def check_arguments(package: Package, arguments: Mapping[str, Any]) -> None:
@@ -72,6 +71,12 @@ def check_arguments(package: Package, arguments: Mapping[str, Any]) -> None:
         raise ValueError(f"arguments of pipeline {name}: {'; '.join(faults)}. It takes {takes}")
     if (size := _size(package.document) + _size(arguments)) > MAX_PIPELINE_BYTES:
         raise ValueError(f"pipeline {name}: {size} bytes with its arguments, and {MAX_PIPELINE_BYTES} fit into the API")
+
+
+def _document(message: Any) -> dict[str, Any]:
+    # A protobuf's maps have no order of their own, and the same pipeline must read the same each time.
+    document: dict[str, Any] = json.loads(json.dumps(json_format.MessageToDict(message), sort_keys=True))
+    return document
 
 
 def _size(value: Any) -> int:

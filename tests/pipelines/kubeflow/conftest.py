@@ -1,0 +1,60 @@
+"""A server of Kubeflow Pipelines for each test, and a home in which KFP's client finds and leaves nothing."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import kfp
+import pytest
+from click.testing import CliRunner, Result
+from kfp_server import KfpServer
+
+from thaw.components.config import RunConfig, load
+from thaw.pipelines.cli import main
+from thaw.pipelines.kubeflow import client
+
+CLUSTER = (
+    "data.uri=gs://bucket/feed",
+    "data.generate=null",
+    "data.truth_path=null",
+    f"cluster.image=registry.example/thaw@sha256:{'0' * 64}",
+)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(kfp.Client, "_LOCAL_KFP_CONTEXT", str(tmp_path / "home/.config/kfp/context.json"))
+    for name in ("KF_PIPELINES_ENDPOINT", "KF_PIPELINES_UI_ENDPOINT", "KUBECONFIG", client.TOKEN_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PAUSES_S", (0, 0))
+    monkeypatch.setattr(client, "PATIENT_PAUSES_S", (0,) * 5)
+
+
+@pytest.fixture
+def kfp_server() -> Iterator[KfpServer]:
+    with KfpServer() as server:
+        yield server
+
+
+@pytest.fixture
+def thaw(kfp_server: KfpServer) -> Callable[..., Result]:
+    """Runs a verb against the server."""
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(main, [*arguments, "--host", kfp_server.host])
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def config() -> RunConfig:
+    return load("small", CLUSTER)
+
+
+@pytest.fixture(scope="session")
+def config_options() -> list[str]:
+    return ["--preset", "small", *(part for override in CLUSTER for part in ("--set", override))]

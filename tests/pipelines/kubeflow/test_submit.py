@@ -1,0 +1,251 @@
+import json
+
+import pytest
+import yaml
+from kfp_server import Fault
+
+from thaw.components import runs, storage
+from thaw.components.config import from_parameter
+from thaw.pipelines.kubeflow import client
+
+DATE = ["--date", "2026-03-02"]
+
+
+@pytest.fixture
+def submit(thaw, config_options, gcs_uri):
+    def run(*arguments, root=gcs_uri):
+        return thaw("submit", *config_options, *DATE, "--root", root, *arguments)
+
+    return run
+
+
+def ends(*states):
+    """Lets a run go from state to state each time that it is asked for."""
+    left = list(states)
+
+    def next_state(run):
+        run["state"] = left.pop(0) if left else run["state"]
+
+    return next_state
+
+
+def test_a_run_is_recorded_then_started_and_its_url_printed(submit, kfp_server, gcs_uri, config):
+    result = submit("--run-id", "r1", "--service-account", "trainer", "--pipeline-root", "gs://kfp")
+    assert result.exit_code == 0, result.output
+    (run,) = kfp_server.runs
+    assert f"{kfp_server.host}/#/runs/details/{run['run_id']}" in result.output
+    assert (run["display_name"], run["service_account"]) == ("r1", "trainer")
+    parameters = run["runtime_config"]["parameters"]
+    assert run["runtime_config"]["pipeline_root"] == "gs://kfp"
+    assert {key: parameters[key] for key in ("run_uri", "date", "backend")} == {
+        "run_uri": f"{gcs_uri}/runs/r1",
+        "date": "2026-03-02",
+        "backend": "kubernetes",
+    }
+    assert from_parameter(parameters["config"]) == config
+    record = runs.read_run(f"{gcs_uri}/runs/r1")
+    assert record.config == config.model_dump(mode="json")
+    assert record.extra == {
+        "date": "2026-03-02",
+        "backend": "kubernetes",
+        "kind": "whole",
+        "experiment": "thaw",
+        "kubeflow": kfp_server.host,
+    }
+
+
+def test_asking_twice_is_asking_once(submit, kfp_server):
+    assert submit().exit_code == 0
+    writes = len(kfp_server.writes())
+    again = submit()
+    assert again.exit_code == 0
+    assert "is there, PENDING" in again.output and kfp_server.runs[0]["run_id"] in again.output
+    assert len(kfp_server.writes()) == writes
+
+
+def test_another_configuration_is_another_run_unless_it_is_given_the_same_name(submit, kfp_server):
+    assert submit().exit_code == submit("--set", "seed=7").exit_code == 0
+    assert len({run["display_name"] for run in kfp_server.runs}) == 2
+    assert submit("--run-id", "r1").exit_code == 0
+    writes = len(kfp_server.writes())
+    refused = submit("--run-id", "r1", "--set", "seed=7")
+    assert refused.exit_code == 1
+    assert "Kubeflow has a run r1" in refused.output and "another config" in refused.output
+    assert len(kfp_server.writes()) == writes
+
+
+def test_a_record_of_another_configuration_is_refused_before_kubeflow_is_told(submit, kfp_server, gcs_uri, config):
+    runs.create_run(gcs_uri, "r1", config, {"date": "2026-03-02"})
+    for arguments, words in (
+        (["--set", "seed=7"], "seed: 0 in its record, 7 in this run"),
+        (["--date", "2026-03-03"], "begun for D = 2026-03-02"),
+    ):
+        refused = submit("--run-id", "r1", *arguments)
+        assert refused.exit_code == 1 and words in refused.output
+    assert kfp_server.writes() == []
+
+
+def test_a_command_that_was_cut_off_after_the_record_goes_on_when_it_is_repeated(submit, kfp_server, gcs_uri):
+    kfp_server.faults.append(Fault("POST", "/runs", status=403, body='{"message": "no right to create runs"}'))
+    refused = submit("--run-id", "r1")
+    assert refused.exit_code == 1
+    assert "did not start run r1: 403 Forbidden. no right to create runs" in refused.output
+    assert storage.exists(f"{gcs_uri}/runs/r1/run.json")
+    assert submit("--run-id", "r1").exit_code == 0
+    assert [run["display_name"] for run in kfp_server.runs] == ["r1"]
+
+
+@pytest.mark.parametrize("status", [None, 500, 504])
+@pytest.mark.parametrize("after_effect", [False, True])
+def test_a_create_whose_answer_was_lost_is_looked_up_and_takes_effect_once(submit, kfp_server, status, after_effect):
+    kfp_server.faults.append(Fault("POST", "/runs", status=status, after_effect=after_effect))
+    result = submit()
+    assert result.exit_code == 0, result.output
+    assert len(kfp_server.runs) == 1
+    assert kfp_server.runs[0]["run_id"] in result.output
+    after_fault = kfp_server.requests[[request[0] for request in kfp_server.requests].index("POST", 3) + 1 :]
+    assert after_fault[0][0] == "GET" and "filter=" in after_fault[0][1]
+
+
+def test_a_server_that_stops_in_mid_answer_is_given_up_after_its_time(submit, kfp_server, monkeypatch):
+    monkeypatch.setattr(client, "REQUEST_TIMEOUT_S", 1)
+    monkeypatch.setattr(client, "PAUSES_S", ())
+    kfp_server.faults.append(Fault("GET", "/healthz", status=0))
+    result = submit()
+    assert result.exit_code == 1
+    assert f"{kfp_server.host} did not say how it is, no answer: Read timed out" in result.output
+    assert kfp_server.writes() == []
+
+
+def test_a_short_outage_is_ridden_out_and_a_long_one_is_one_line_with_the_servers_words(submit, kfp_server):
+    kfp_server.faults.append(Fault("GET", "/(healthz|runs)", status=503, times=2))
+    assert submit().exit_code == 0
+    kfp_server.faults.append(Fault("GET", "/runs", status=503, times=9))
+    result = submit()
+    assert result.exit_code == 1
+    words = "503 Service Unavailable. the server is overloaded"
+    assert result.output.splitlines()[-1].endswith(words) and "Traceback" not in result.output
+
+
+def test_nobody_at_the_address_is_one_line(config_options, gcs_uri, thaw, kfp_server):
+    host, kfp_server.host = kfp_server.host, "http://127.0.0.1:9"
+    result = thaw("submit", *config_options, *DATE, "--root", gcs_uri)
+    kfp_server.host = host
+    assert result.exit_code == 1
+    assert "http://127.0.0.1:9 did not say how it is, no answer:" in result.output
+    assert "refused" in result.output and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("status", [401, 302])
+def test_a_server_that_wants_a_login_is_one_line_that_says_how(submit, kfp_server, status):
+    kfp_server.faults.append(Fault("GET", "/healthz", status=status, body="<html>Log in</html>"))
+    result = submit()
+    assert result.exit_code == 1
+    assert f"{status} " in result.output and "set KF_PIPELINES_TOKEN" in result.output
+
+
+def test_a_token_of_the_environment_goes_along(submit, kfp_server, monkeypatch):
+    monkeypatch.setenv("KF_PIPELINES_TOKEN", "secret")
+    assert submit().exit_code == 0
+    assert set(kfp_server.tokens) == {"Bearer secret"}
+
+
+def test_a_server_of_many_users_is_asked_in_the_users_namespace(submit, kfp_server):
+    kfp_server.health = {"multi_user": True, "tag_name": "2.17.0"}
+    refused = submit()
+    assert refused.exit_code == 1 and "give --namespace" in refused.output
+    assert submit("--namespace", "ranking").exit_code == 0
+    assert kfp_server.experiments[0]["namespace"] == "ranking"
+    assert all("namespace=ranking" in path for method, path, _ in kfp_server.requests if path.startswith("/runs?"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--date", "[[ScheduledTime.2006-01-02]]"], "--date: '[[ScheduledTime.2006-01-02]]' is not a date"),
+        (["--date", "2026-02-30"], "--date: '2026-02-30'"),
+        (["--set", "data.window.num_days=1000000"], "data.window.num_days: 1000000 days"),
+        (["--set", "training.nope=1"], "training.nope: no such key"),
+        (["--root", "/tmp/here"], "--root: /tmp/here is on this machine"),
+        (["--root", "file:///tmp/here"], "is on this machine"),
+        (["--root", "memory://x"], "is on this machine"),
+        (["--root", "gss://bucket"], "--root: gss://bucket has a scheme"),
+        (["--set", "data.uri=/data/feed"], "data.uri: /data/feed is on this machine"),
+        (["--run-id", "a/b"], "run id 'a/b'"),
+        (["--run-id", "r" * 200], "200 characters, at most 120"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_any_request(submit, kfp_server, gcs_uri, arguments, words):
+    result = submit(*arguments)
+    assert result.exit_code == 1
+    assert words in result.output and "YYYY-MM-DD" in result.output if "--date" in arguments else words in result.output
+    assert kfp_server.requests == []
+    assert storage.list_dirs(gcs_uri) == []
+
+
+def test_a_dry_run_prints_the_request_the_jobs_and_their_cost_and_does_nothing(submit, kfp_server, gcs_uri):
+    shown = submit("--dry-run", "--run-id", "r1")
+    assert shown.exit_code == 0, shown.output
+    assert kfp_server.requests == [] and storage.list_dirs(gcs_uri) == []
+    body, *jobs = yaml.safe_load_all(shown.output)
+    assert submit("--run-id", "r1").exit_code == 0
+    sent = next(body for method, path, body in kfp_server.writes() if path == "/runs")
+    assert json.loads(json.dumps(body)) == {**sent, "experiment_id": "<id of experiment thaw>"}
+    stages = [job["metadata"]["labels"]["thaw/stage"] for job in jobs]
+    assert stages == ["prepare-backbone", "train-frozen", "train-cotrain", "evaluate"]
+    assert "# no GPU-hours: all jobs run on CPU" in shown.output
+
+
+def test_a_dry_run_counts_the_gpu_hours_of_all_tries(thaw, gcs_uri):
+    shown = thaw("submit", "--preset", "production", *DATE, "--root", gcs_uri, "--retries", "1", "--dry-run")
+    assert "# train-cotrain: 8 pods, 64 GPUs x 12 h x 2 tries = 1536 GPU-hours" in shown.output
+    assert "# at most 4608 GPU-hours" in shown.output
+
+
+def test_a_followed_run_that_succeeds_ends_with_status_0_and_shows_each_state_once(submit, kfp_server):
+    kfp_server.on_get_run = ends("PENDING", "RUNNING", "RUNNING", "SUCCEEDED")
+    result = submit("--wait", "--poll-s", "0")
+    assert result.exit_code == 0, result.output
+    assert [line for line in result.output.splitlines() if line.startswith("run: ")] == [
+        "run: PENDING",
+        "run: RUNNING",
+        "run: SUCCEEDED",
+    ]
+
+
+@pytest.mark.parametrize("state", ["FAILED", "CANCELED", "SKIPPED"])
+def test_a_followed_run_that_ends_otherwise_ends_with_status_1_and_says_what_to_do(submit, kfp_server, state):
+    kfp_server.on_get_run = ends("RUNNING", state)
+    result = submit("--wait", "--poll-s", "0", "--run-id", "r1")
+    assert result.exit_code == 1
+    assert f"run r1 ended as {state}" in result.output and "thaw why r1" in result.output
+
+
+def test_the_states_of_the_tasks_are_shown_as_they_change(submit, kfp_server):
+    def state(run):
+        done = run.setdefault("run_details", {"task_details": []})["task_details"]
+        done.append(
+            {
+                "display_name": f"stage-{len(done)}",
+                "state": "SUCCEEDED",
+                "start_time": f"2026-03-0{len(done) + 1}T00:00:00Z",
+            }
+        )
+        run["state"] = "SUCCEEDED" if len(done) == 2 else "RUNNING"
+
+    kfp_server.on_get_run = state
+    lines = submit("--wait", "--poll-s", "0").output.splitlines()[3:]
+    assert lines == ["stage-0: SUCCEEDED", "run: RUNNING", "stage-1: SUCCEEDED", "run: SUCCEEDED"]
+
+
+def test_an_outage_while_a_run_is_followed_is_ridden_out(submit, kfp_server):
+    kfp_server.on_get_run = ends("RUNNING", "SUCCEEDED")
+    kfp_server.faults.append(Fault("GET", "/runs/.+", status=None, times=4))
+    assert submit("--wait", "--poll-s", "0").exit_code == 0
+
+
+def test_waiting_for_a_run_that_is_there_follows_it(submit, kfp_server):
+    assert submit().exit_code == 0
+    kfp_server.on_get_run = ends("FAILED")
+    assert submit("--wait", "--poll-s", "0").exit_code == 1
+    assert len(kfp_server.runs) == 1
