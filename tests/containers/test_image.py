@@ -1,0 +1,61 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+from docker_engine import READ_ONLY, docker, run
+
+# The first test builds the image.
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
+ROOT = Path(__file__).parents[2]
+PYPROJECT = (ROOT / "pyproject.toml").read_text()
+VERSION = re.search(r'^version = "(.*)"$', PYPROJECT, re.M)[1]
+
+
+def normalized(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_the_packages_are_those_of_the_lock_file_and_no_others(image):
+    locked = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "images/cpu.lock").read_text(), re.M))
+    locked |= {"torch": re.search(r'"torch==(.*)"', PYPROJECT)[1], "thaw": VERSION}
+    script = (
+        "import json; from importlib.metadata import distributions; "
+        "print(json.dumps({each.name: each.version for each in distributions()}))"
+    )
+    installed = json.loads(run(image, ["python", "-c", script]).stdout)
+    assert {normalized(name): version.partition("+")[0] for name, version in installed.items()} == {
+        normalized(name): version for name, version in locked.items()
+    }
+
+
+@pytest.mark.parametrize("user", ["1000", "12345:0"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["thaw", "--help"],
+        ["thaw", "compile", "--preset", "production", "--output", "/tmp/thaw.yaml"],
+        ["torchrun", "--help"],
+        ["python", "-c", "import thaw.components.trainer.epoch, torchrec"],
+        ["python3", "-m", "kfp.dsl.executor_main", "--help"],
+        ["python3", "-c", "import zoneinfo; zoneinfo.ZoneInfo('Europe/Zurich')"],
+        ["sh", "-c", 'test "$(id -u)" != 0 && touch "$HOME/x" /tmp/x && test "$PYTHONUNBUFFERED" = 1'],
+    ],
+    ids=" ".join,
+)
+def test_what_pods_call_is_there_for_users_without_rights(image, command, user):
+    run(image, command, "--user", user)
+
+
+def test_a_read_only_root_file_system_is_enough(image):
+    run(image, ["thaw", "data", "demo", "--size", "S", "--root", "/tmp"], *READ_ONLY)
+
+
+def test_the_image_says_what_it_is_and_holds_no_sources_and_no_settings_of_its_builder(image):
+    config = json.loads(docker("inspect", image).stdout)[0]["Config"]
+    assert config["User"] == "1000"
+    labels = config["Labels"]
+    assert labels["org.opencontainers.image.title"] == "thaw"
+    assert labels["org.opencontainers.image.version"] == VERSION
+    found = run(image, ["sh", "-c", "ls -A /src /root/.cache /opt/venv/bin/pip /home/thaw 2>/dev/null"], check=False)
+    assert "pip" not in found.stdout and "/src" not in found.stdout, found.stdout
