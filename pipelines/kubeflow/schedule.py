@@ -15,7 +15,7 @@ from thaw.components.select_window.calendar import parse_zone
 from thaw.pipelines.kubeflow import cron
 from thaw.pipelines.kubeflow.client import RecurringRun, Server, instant
 from thaw.pipelines.kubeflow.package import Package, check_arguments, package
-from thaw.pipelines.kubeflow.submit import Kind, Placement, check_reachable
+from thaw.pipelines.kubeflow.submit import Kind, Placement, check_kind, check_reachable
 from thaw.pipelines.kubeflow.windows import Timing, check_timing
 
 NEEDED_VERSION = (2, 17)
@@ -122,6 +122,7 @@ def schedule(
     root = root.rstrip("/")
     check_reachable(root, "--root")
     check_reachable(config.data.uri, "data.uri")
+    check_kind(config, kind)
     check_timing(timing, config, now)
     if not 1 <= max_concurrency <= MAX_CONCURRENCY:
         raise ValueError(f"--max-concurrency {max_concurrency}: Kubeflow takes 1 to {MAX_CONCURRENCY}")

@@ -114,6 +114,7 @@ def request(
     root = root.rstrip("/")
     check_reachable(root, "--root")
     check_reachable(config.data.uri, "data.uri")
+    check_kind(config, kind)
     assert config.data.uri is not None
     wanted_logs(config, config.data.uri, date)
     digest = hashlib.sha256(to_parameter(config).encode()).hexdigest()[:6]
@@ -202,6 +203,20 @@ def check_reachable(uri: str | None, parameter: str) -> None:
         )
     if scheme not in fsspec.available_protocols():
         raise ValueError(f"{parameter}: {uri} has a scheme that fsspec does not know; give one as gs:// or s3://")
+
+
+def check_kind(config: RunConfig, kind: Kind) -> None:
+    """Pass a configuration that says all that a run of this kind needs.
+
+    Raises:
+        ValueError: a run that is to publish a backbone makes none, or knows no place for it.
+    """
+    if kind == "backbone":
+        if config.backbone.pretrain is None:
+            raise ValueError("--kind backbone: the document fetches its backbone; give backbone.pretrain")
+        if config.backbone.publish_prefix_uri is None:
+            raise ValueError("--kind backbone: backbone.publish_prefix_uri is not set: name the folder of backbones")
+        check_reachable(config.backbone.publish_prefix_uri, "backbone.publish_prefix_uri")
 
 
 def _check_same(run: Run, asked: Request) -> None:

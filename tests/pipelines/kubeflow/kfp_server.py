@@ -35,6 +35,7 @@ class Fault:
     """What befalls the next requests that match."""
 
     method: str
+    """Or `*`."""
     path: str
     """A regular expression for the start of the path below `API`."""
     status: int | None = None
@@ -199,7 +200,8 @@ def _handler(server: KfpServer) -> type[BaseHTTPRequestHandler]:
                 if server.before is not None:
                     server.before(method, path)
                 fault = next(
-                    (fault for fault in server.faults if fault.method == method and re.match(fault.path, path)), None
+                    (fault for fault in server.faults if fault.method in ("*", method) and re.match(fault.path, path)),
+                    None,
                 )
                 if fault is not None:
                     fault.times -= 1
@@ -284,21 +286,15 @@ def _cron(text: str) -> list[int | None]:
 
 
 def _ticks(text: str, after: datetime.datetime, until: datetime.datetime) -> list[datetime.datetime]:
-    """The ticks in (after, until], found by a look at every minute."""
+    """The ticks in (after, until] of a cron with one time of day, found by a look at every day."""
     second, minute, hour, day, month, weekday = _cron(text)
-    assert second is not None
-    ticks, at = [], after.replace(second=second, microsecond=0)
+    assert second is not None and minute is not None and hour is not None
+    ticks, at = [], after.replace(hour=hour, minute=minute, second=second, microsecond=0)
     while at <= until:
-        wanted = (
-            (minute, at.minute),
-            (hour, at.hour),
-            (day, at.day),
-            (month, at.month),
-            (weekday, at.isoweekday() % 7),
-        )
+        wanted = ((day, at.day), (month, at.month), (weekday, at.isoweekday() % 7))
         if at > after and all(want is None or want == found for want, found in wanted):
             ticks.append(at)
-        at += datetime.timedelta(minutes=1)
+        at += datetime.timedelta(days=1)
     return ticks
 
 
