@@ -4,7 +4,7 @@ import datetime
 import logging
 
 from thaw.components import storage
-from thaw.components.checkpoint_folder import COMPLETE, is_complete, read_complete
+from thaw.components.checkpoint_folder import COMPLETE, check_content, is_complete
 from thaw.components.config import RunConfig
 from thaw.components.prepare_backbone.backbone import (
     BACKBONE,
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 def fetch_backbone(config: RunConfig, date: datetime.date, window_first_day: datetime.date) -> tuple[str, Backbone]:
-    """The backbone that `config.backbone.fetch` names, checked: its folder and its manifest.
+    """The backbone that `config.backbone.fetch` names, checked to its last byte: its folder and its manifest.
 
     Args:
         config: The run's configuration, which fetches.
@@ -27,7 +27,7 @@ def fetch_backbone(config: RunConfig, date: datetime.date, window_first_day: dat
         window_first_day: First day of the window.
 
     Raises:
-        CheckpointError: the folder is torn, or a file is missing or has another size.
+        CheckpointError: the folder is torn, or a file is missing or isn't what was published.
         BackboneError: none there, or it must not be used (`refuse_unfit`).
     """
     fetch = config.backbone.fetch
@@ -37,9 +37,9 @@ def fetch_backbone(config: RunConfig, date: datetime.date, window_first_day: dat
     else:
         assert fetch.prefix_uri is not None
         uri = newest_backbone(fetch.prefix_uri, config, date, window_first_day)
-    read_complete(uri)
     backbone = read_backbone(uri)
     refuse_unfit(backbone, config, date, window_first_day, uri=uri)
+    check_content(uri)
     return uri, backbone
 
 

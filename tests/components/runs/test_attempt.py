@@ -3,24 +3,9 @@ import os
 import socket
 from pathlib import Path
 
-import pytest
-
 from thaw.components import storage
-from thaw.components.runs import begin_attempt, committed_attempt, stage_names
+from thaw.components.runs import begin_attempt, committed_attempt
 from thaw.components.runs.attempt import Attempt
-
-
-@pytest.mark.parametrize(
-    ("policies", "names"),
-    [
-        (("frozen", "cotrain"), ("train-frozen", "train-cotrain")),
-        (("cotrain",), ("train-cotrain",)),
-        (("frozen", "frozen"), ("train-frozen", "train-frozen-2")),
-        (("cotrain", "cotrain"), ("train-cotrain", "train-cotrain-2")),
-    ],
-)
-def test_every_epoch_has_a_stage_of_its_own(policies: tuple, names: tuple) -> None:
-    assert stage_names(policies) == names
 
 
 def test_each_try_is_an_attempt_with_a_claim(store_uri: str) -> None:
