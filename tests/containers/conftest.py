@@ -54,7 +54,7 @@ class Played(NamedTuple):
 def played(image, volume, tmp_path_factory):
     """A whole run, each step in a container of its own as its compiled component says, without a network.
 
-    The user is an arbitrary one: some clusters give each namespace user ids of its own, in the group of root.
+    The user is an arbitrary one: some clusters give each namespace user ids of its own.
     """
     run_uri = str(docker_engine.HOME / "runs/r")
     config = load("small", [*TINY, f"data.uri={docker_engine.HOME}/data/demo-S-10-days-seed-0"])
@@ -63,7 +63,7 @@ def played(image, volume, tmp_path_factory):
 
     def execute(step):
         steps.append(step)
-        docker_engine.run(step.image, step.command, *docker_engine.at_home(volume), "--user=12345:0")
+        docker_engine.run(step.image, step.command, *docker_engine.at_home(volume), "--user=12345:54321")
         return json.loads(docker_engine.run(image, ["cat", step.output_path], *docker_engine.at_home(volume)).stdout)
 
     parameters = {

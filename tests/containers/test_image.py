@@ -29,22 +29,21 @@ def test_the_packages_are_those_of_the_lock_file_and_no_others(image):
     }
 
 
-@pytest.mark.parametrize("user", ["1000", "12345:0"])
 @pytest.mark.parametrize(
     "command",
     [
         ["thaw", "--help"],
         ["thaw", "compile", "--preset", "production", "--output", "/tmp/thaw.yaml"],
         ["torchrun", "--help"],
-        ["python", "-c", "import thaw.components.trainer.epoch, torchrec"],
+        ["python", "-c", "import sys; assert sys.version_info[:2] == (3, 11)"],
         ["python3", "-m", "kfp.dsl.executor_main", "--help"],
         ["python3", "-c", "import zoneinfo; zoneinfo.ZoneInfo('Europe/Zurich')"],
-        ["sh", "-c", 'test "$(id -u)" != 0 && touch "$HOME/x" /tmp/x && test "$PYTHONUNBUFFERED" = 1'],
+        ["sh", "-c", 'touch "$HOME/x" /tmp/x && test "$PYTHONUNBUFFERED" = 1'],
     ],
     ids=" ".join,
 )
-def test_what_pods_call_is_there_for_users_without_rights(image, command, user):
-    run(image, command, "--user", user)
+def test_what_pods_call_is_there_for_any_user(image, command):
+    run(image, command, "--user=12345:54321")
 
 
 def test_a_read_only_root_file_system_is_enough(image):
