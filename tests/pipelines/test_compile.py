@@ -4,10 +4,12 @@ import yaml
 from thaw.components.config import load
 from thaw.pipelines.compile import compile_pipeline
 
+GATE = "promotion={head: click, metric: auc}"
 
-def compiled(tmp_path, *overrides, num_retries=0):
+
+def compiled(tmp_path, *overrides, num_retries=0, kind="whole"):
     path = tmp_path / "thaw.yaml"
-    compile_pipeline(load("small", overrides), path, num_retries)
+    compile_pipeline(load("small", overrides), path, num_retries, kind)
     return path.read_text()
 
 
@@ -50,3 +52,46 @@ def test_retries_are_off_unless_asked_for_and_then_outlast_an_hour(tmp_path):
     for task in tasks(compiled(tmp_path, num_retries=2)).values():
         assert task["retryPolicy"]["maxRetryCount"] == 2
         assert int(task["retryPolicy"]["backoffMaxDuration"].rstrip("s")) > 3600
+
+
+@pytest.mark.parametrize(
+    ("kind", "stages"),
+    [
+        ("from:prepare-backbone", ["prepare-backbone", "train-frozen", "train-cotrain", "evaluate", "promote"]),
+        ("from:train-cotrain", ["train-cotrain", "evaluate", "promote"]),
+        ("stage:train-frozen", ["train-frozen"]),
+        ("stage:promote", ["promote"]),
+    ],
+)
+def test_a_part_of_the_pipeline_takes_what_it_builds_on_from_where_its_arguments_say(tmp_path, kind, stages):
+    document = next(yaml.safe_load_all(compiled(tmp_path, GATE, kind=kind)))
+    found = document["root"]["dag"]["tasks"]
+    imported = {name: task for name, task in found.items() if name.startswith("importer")}
+    assert found.keys() - imported.keys() == set(stages)
+    uris = {task["inputs"]["parameters"]["uri"]["componentInputParameter"] for task in imported.values()}
+    parameters = document["root"]["inputDefinitions"]["parameters"]
+    assert uris == {name for name in parameters if name.endswith("_uri")} - {"run_uri"}
+    assert ("parent_uri" in uris) == (stages[0] != "prepare-backbone")
+    for stage in stages:
+        fingerprint = found[stage]["inputs"]["parameters"]["fingerprint"]
+        assert fingerprint == {"componentInputParameter": "fingerprint"}
+    for stage, parent in zip(stages[1:], stages, strict=False):
+        assert parent in found[stage]["dependentTasks"]
+
+
+def test_the_backbone_pipeline_publishes_what_it_pretrained(tmp_path):
+    found = tasks(compiled(tmp_path, kind="backbone"))
+    assert found.keys() == {"select-window", "prepare-backbone", "publish-backbone"}
+    backbone = found["publish-backbone"]["inputs"]["artifacts"]["backbone"]["taskOutputArtifact"]
+    assert backbone["producerTask"] == "prepare-backbone"
+
+
+def test_the_window_of_a_part_that_selects_it_is_selected_for_a_date(tmp_path):
+    found = tasks(compiled(tmp_path, kind="stage:select-window"))
+    assert found.keys() == {"select-window"}
+    assert found["select-window"]["inputs"]["parameters"]["date"] == {"componentInputParameter": "date"}
+
+
+def test_an_unknown_part_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="stage 'training': the stages of this configuration are select-window"):
+        compiled(tmp_path, kind="from:training")

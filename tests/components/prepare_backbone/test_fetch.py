@@ -120,3 +120,16 @@ def test_a_mark_that_is_no_mark_is_refused(tmp_path):
     (tmp_path / "a" / COMPLETE).write_text(json.dumps({"files": {}}))
     with pytest.raises(CheckpointError, match=r"complete\.json is not the mark of a checkpoint"):
         fetch_backbone(fetching(uri=uri), DATE, FIRST_DAY)
+
+
+def test_a_backbone_of_which_one_bit_was_turned_is_refused_with_both_digests(tmp_path):
+    uri = publish(tmp_path / "a", date(2026, 2, 17))
+    mark = json.loads((tmp_path / "a" / COMPLETE).read_text())
+    mark["digests"] = {"__0_0.distcp": storage.digest(b"tensors")}
+    (tmp_path / "a" / COMPLETE).write_text(json.dumps(mark))
+    assert fetch_backbone(fetching(uri=uri), DATE, FIRST_DAY)[0] == uri
+    (tmp_path / "a" / "__0_0.distcp").write_bytes(b"tensorr")
+    with pytest.raises(CheckpointError) as refusal:
+        fetch_backbone(fetching(uri=uri), DATE, FIRST_DAY)
+    for content in (b"tensors", b"tensorr"):
+        assert storage.digest(content) in str(refusal.value)

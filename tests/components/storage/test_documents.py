@@ -192,3 +192,29 @@ def test_a_folder_without_permission_is_an_error_and_not_an_empty_one(tmp_path: 
 def test_a_bucket_that_is_not_there_is_named(gcs_uri: str) -> None:
     with pytest.raises(storage.StorageError, match="gs://no-such-bucket/a: cannot write: no such bucket"):
         storage.write_bytes("gs://no-such-bucket/a", b"")
+
+
+@pytest.mark.parametrize("source_kind", ["local", "store"])
+def test_a_file_is_copied_within_a_store_and_into_one(store_uri: str, tmp_path: Path, source_kind: str) -> None:
+    source = storage.join(store_uri if source_kind == "store" else str(tmp_path / "here"), "a", "part")
+    target = storage.join(store_uri, "b", "part")
+    storage.write_bytes(source, b"content")
+    storage.copy_file(source, target)
+    assert storage.read_bytes(target) == b"content"
+    back = str(tmp_path / "back" / "part")
+    storage.copy_file(target, back)
+    assert Path(back).read_bytes() == b"content"
+
+
+def test_an_absent_file_is_not_copied(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        storage.copy_file(f"{tmp_path}/nothing", f"{tmp_path}/copy")
+    assert names(tmp_path) == []
+
+
+def test_a_file_is_told_from_a_folder(store_uri: str) -> None:
+    uri = storage.join(store_uri, "folder", "file")
+    storage.write_bytes(uri, b"")
+    assert storage.is_file(uri)
+    assert not storage.is_file(storage.join(store_uri, "folder"))
+    assert not storage.is_file(storage.join(store_uri, "nothing"))

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from thaw.components import config
+from thaw.components import config, storage
+from thaw.components.checkpoint_folder import check_content
 from thaw.components.prepare_backbone.backbone import Backbone, read_backbone
 from thaw.components.trainer import checkpoint, checkpoint_files
 from thaw.components.trainer.checkpoint import CheckpointError
@@ -151,3 +152,27 @@ def test_a_backbone_is_a_checkpoint_with_its_manifest(tmp_path, alone):
     save(tmp_path / "c", backbone=backbone)
     assert read_backbone(str(tmp_path / "c")) == backbone
     assert "backbone.json" in checkpoint.read_complete(str(tmp_path / "c")).files
+
+
+@pytest.mark.parametrize("store", ["local", "memory://thaw-checkpoint-digests"])
+def test_the_mark_has_the_digest_of_every_file_as_it_was_written(tmp_path, alone, monkeypatch, store):
+    monkeypatch.setattr(checkpoint_files, "LARGE_TENSOR_BYTES", 48)
+    uri = str(tmp_path / "c") if store == "local" else store
+    save(uri, backbone=Backbone.of(DOCUMENT, [date(2026, 1, 3)]))
+    complete = checkpoint.read_complete(uri)
+    assert complete.digests.keys() == complete.files.keys() >= {".metadata", "__0_0.distcp", "__0_1.distcp"}
+    for name, digest in complete.digests.items():
+        assert storage.content_version(storage.join(uri, name)) == digest
+    check_content(uri)
+
+
+def test_one_bit_turned_in_a_shard_is_found_with_both_digests(tmp_path, alone):
+    save(tmp_path / "c")
+    shard = tmp_path / "c" / "__0_0.distcp"
+    content = bytearray(shard.read_bytes())
+    written = storage.digest(content)
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        check_content(str(tmp_path / "c"))
+    assert f"__0_0.distcp is {storage.digest(content)}, and was written as {written}" in str(caught.value)
