@@ -34,7 +34,7 @@ test-slow: $(VENV)/ready  ## tests that take minutes, or fetch real data
 test-cluster: $(VENV)/ready  ## tests against the cluster of KUBECONFIG, which must have the PyTorchJob CRD
 	$(BIN)/python -m pytest -m cluster
 
-test-containers: $(VENV)/ready  ## tests in containers, of an image that they build (IMAGE=thaw:test)
+test-containers: $(VENV)/ready  ## tests in containers of an image that they build, thaw:test; need a Docker engine
 	$(BIN)/python -m pytest -m containers
 
 test-gpu: $(VENV)/ready  ## tests that need an NVIDIA GPU (DEVICE=cuda)
