@@ -1,19 +1,20 @@
 """A launcher that is told to end has its job deleted, even where it gets no time to do so itself.
 
-A step that is cancelled gets SIGTERM, and may be killed with its whole process group a moment later. So a small process
-in a session of its own waits beside the launcher, its connection ready. The signal's number reaches it through a pipe,
-written by the interpreter's signal handler in C, whatever the launcher is at. A launcher that is killed without a word
-closes the pipe without a number: then the job stays, for the launcher that takes it up.
+A step that is cancelled gets SIGTERM, and may be killed with its whole process group a moment later, before its DELETE
+is out or answered. So a small process in a session of its own waits beside the launcher. The signal's number reaches it
+through a pipe, written by the interpreter's signal handler in C, whatever the launcher is at. If the launcher does not
+say soon that it has deleted the job, or is gone, the small process does it. A launcher that is killed without a signal
+before closes the pipe without a number: then the job stays, for the launcher that takes it up.
 
 The process runs `python -m thaw.components.launcher.kubernetes.cancel <namespace> <job>`.
 """
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 from types import FrameType, TracebackType
 
 from thaw.components.launcher.kubernetes.client import Api, ApiError
@@ -22,11 +23,14 @@ from thaw.components.launcher.processes import Interrupted
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _END_S = 8
 """How long this process may take to end once it is told to; then it is made to."""
-_DELETE_S = 5
+_WAIT_S = 2
+"""How long the small process leaves the deletion to the launcher."""
+_DELETE_S = 20
+_DONE = b"+"
 
 
 class Canceller:
-    """While its block runs, SIGTERM and SIGINT have the job deleted, and raise Interrupted; for the main thread.
+    """While its block runs, SIGTERM and SIGINT raise Interrupted, and have the job deleted; for the main thread.
 
     A signal that is ignored stays so: a shell starts its background jobs with SIGINT ignored.
     """
@@ -52,11 +56,9 @@ class Canceller:
         """Say which job it is. Before that none is deleted, as another's may have its name."""
         os.write(self._pipe, uid.encode())
 
-    def deleted(self) -> bool:
-        """After a signal: whether the job is deleted, as far as can be told in time."""
-        with suppress(subprocess.TimeoutExpired):
-            return self._child.wait(_DELETE_S) == 0
-        return False
+    def done(self) -> None:
+        """Say that the job is deleted."""
+        os.write(self._pipe, _DONE)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -79,27 +81,28 @@ class Canceller:
         raise Interrupted(number)
 
 
-def _delete_when_told(namespace: str, job: str) -> int:
-    """0 when the job is deleted, or the launcher is gone without a signal."""
+def _stand_by(namespace: str, job: str) -> None:
+    """Delete the job if a signal's number comes, and after it no word that the launcher has done so."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     api = Api(namespace)
-    told = b""
-    # A write to a pipe of so few bytes comes whole.
-    while data := os.read(sys.stdin.fileno(), 4096):
+    told, waits_s = b"", None
+    while select.select([sys.stdin], [], [], waits_s)[0]:
+        # A write to a pipe of so few bytes comes whole.
+        data = os.read(sys.stdin.fileno(), 4096)
+        if _DONE in data or (not data and waits_s is None):
+            return
+        if not data:
+            break
         told += data
         if any(number in data for number in _SIGNALS):
-            uid = bytes(byte for byte in told if byte >= ord(" ")).decode()
-            if not uid:
-                return 1
-            try:
-                api.delete_job(job, uid, _DELETE_S)
-            except ApiError as error:
-                print(error, file=sys.stderr)
-                return 1
-            return 0
-    return 0
+            waits_s = _WAIT_S
+    if uid := bytes(byte for byte in told if byte >= ord(" ")).decode():
+        try:
+            api.delete_job(job, uid, _DELETE_S)
+        except ApiError as error:
+            sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    sys.exit(_delete_when_told(*sys.argv[1:]))
+    _stand_by(*sys.argv[1:])

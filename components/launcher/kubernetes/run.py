@@ -27,7 +27,8 @@ LAUNCHED = "launched.json"
 _POD_VARIABLES = (("KFP_POD_NAME", "KFP_POD_UID"), ("POD_NAME", "POD_UID"))
 _POD_NAMESPACE_PATH = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _DELETE_PATIENCE_S = 60.0
-_LATE_PATIENCE_S = 2.0
+_LATE_PATIENCE_S = 3.0
+"""The same once this process is told to end."""
 _NUM_TOLD = 3
 _LIVES_ON = "lives on until its lease runs out (cluster.lease_timeout_s), or the step is started again"
 
@@ -142,7 +143,7 @@ class _Launcher:
         state = pytorchjob.state(found)
         watchdog = Watchdog(self._cluster, pytorchjob.replica_names(self._manifest), _age_s(state))
         log: StreamedLog | None = None
-        looked_s = self._clock()
+        looked_s = began_s = self._clock()
         while not state.succeeded:
             pods = replicas(self._name, self._api.list_pods(self._name, watchdog.left_s))
             self._tell(state, pods)
@@ -150,6 +151,9 @@ class _Launcher:
                 log = StreamedLog(self._api, f"{self._name}-master-0", self._on_line)
             now_s = self._clock()
             verdict = None if state.failed else watchdog.judge(now_s - looked_s, state, pods)
+            if now_s - began_s > self._cluster.poll_s:
+                # An outage lies between job and pods, and much may have happened in it. The next look decides.
+                verdict = None
             if state.failed or verdict:
                 if log:
                     log.finish()
@@ -161,6 +165,7 @@ class _Launcher:
                 raise remains.failed(state, kept, self._had_ended)
             looked_s = now_s
             self._pause(self._cluster.poll_s)
+            began_s = self._clock()
             again = self._api.get_job(self._name, watchdog.left_s)
             if again is None or again["metadata"]["uid"] != self.uid:
                 raise JobFailed(self._name, f"PyTorchJob {self._name} no longer exists: somebody else deleted it")
@@ -170,19 +175,11 @@ class _Launcher:
         log.finish()
 
     def cancelled(self, signal: processes.Interrupted, canceller: Canceller) -> JobFailed:
-        """The error of a job whose launcher was told to end."""
-        if self.uid is None:
-            # The create may have been under way.
-            with suppress(ApiError, ValueError):
-                found = self._api.get_job(self._name, _LATE_PATIENCE_S)
-                if found is not None:
-                    self._check_same_work(found)
-                    self._api.delete_job(self._name, found["metadata"]["uid"], _LATE_PATIENCE_S)
-                return self._failed(f"its launcher was told to end by {signal}", "is not there")
-            return self._failed(f"its launcher was told to end by {signal}", _LIVES_ON, leaves_open=True)
-        deleted = canceller.deleted()
-        fate = "was deleted" if deleted else _LIVES_ON
-        return self._failed(f"its launcher was told to end by {signal}", fate, leaves_open=not deleted)
+        """The error of a job whose launcher was told to end. It is deleted first."""
+        fate, leaves_open = self._deleted(_LATE_PATIENCE_S) if self.uid else self._undone()
+        if not leaves_open:
+            canceller.done()
+        return self._failed(f"its launcher was told to end by {signal}", fate, leaves_open=leaves_open)
 
     def ended(self, cause: str, hint: str | None) -> JobFailed:
         """The error of a job that can't be looked at any more; it is deleted, if that can be done."""
@@ -194,15 +191,29 @@ class _Launcher:
             self._name, cause, fate=fate, leaves_open=leaves_open, hint=hint or "start the step again, or a new run"
         )
 
-    def _deleted(self) -> tuple[str, bool]:
+    def _deleted(self, patience_s: float = _DELETE_PATIENCE_S) -> tuple[str, bool]:
         """Delete the job. What became of it, and whether it may live on."""
         assert self.uid is not None
         try:
-            self._api.delete_job(self._name, self.uid, _DELETE_PATIENCE_S)
+            self._api.delete_job(self._name, self.uid, patience_s)
         except ApiError as error:
             events.emit("warning", message=str(error))
             return _LIVES_ON, True
         return "was deleted", False
+
+    def _undone(self) -> tuple[str, bool]:
+        """As `_deleted`, where the create may have been under way."""
+        try:
+            found = self._api.get_job(self._name, _LATE_PATIENCE_S)
+            if found is None:
+                return "was not created", False
+            self._check_same_work(found)
+        except ApiError:
+            return _LIVES_ON, True
+        except ValueError:
+            return "is another's", False
+        self.uid = found["metadata"]["uid"]
+        return self._deleted(_LATE_PATIENCE_S)
 
     def _check_attempt(self, patience_s: float) -> None:
         """Refuses an attempt that was begun for other work, as by another version of the code, and is not over."""

@@ -99,9 +99,11 @@ class Fault:
 
     method: str
     path: str
-    """Part of it."""
-    kind: Literal["answer", "reset", "hang", "cut", "done, but"] = "answer"
-    """`cut`: half of an answer. `done, but`: it is done, and the answer says otherwise."""
+    """A pattern for part of it."""
+    kind: Literal["answer", "reset", "hang", "cut"] = "answer"
+    """What comes instead of the right answer; `cut` is half of one."""
+    done: bool = False
+    """Whether what is asked for is done all the same."""
     status: int = 500
     headers: dict[str, str] = field(default_factory=dict)
     message: str = "scripted"
@@ -114,6 +116,13 @@ class Request:
     path: str
     query: dict[str, str]
     body: Any
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: clients are killed, and connections reset, on purpose."""
 
 
 class ScriptedApi:
@@ -178,6 +187,7 @@ class ScriptedApi:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
 
             def _handle(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
@@ -194,8 +204,7 @@ class ScriptedApi:
             def log_message(self, *args: Any) -> None:
                 pass
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
+        server = Server(("127.0.0.1", 0), Handler)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         self.token_path.write_text(self.token)
         self.kubeconfig.write_text(_kubeconfig(server.server_address[1], self.token_path))
@@ -211,13 +220,14 @@ class ScriptedApi:
     def _serve(self, handler: BaseHTTPRequestHandler, request: Request) -> None:
         with self._changed:
             self.requests.append(request)
+            self._changed.notify_all()
             fault = next((each for each in self.faults if each.times and _fits(each, request)), None)
             if fault:
                 fault.times -= 1
         if handler.headers.get("Authorization") != f"Bearer {self.token}":
             self.token_path.write_text(self.token)  # As the kubelet does with the token of a pod, ahead of its end.
             return _answer(handler, *_status(401, "Unauthorized"))
-        if fault is None or fault.kind == "done, but":
+        if fault is None or fault.done:
             with self._changed:
                 answer = self._done(handler, request)
             if answer is None:
@@ -312,7 +322,7 @@ class ScriptedApi:
 
 
 def _fits(fault: Fault, request: Request) -> bool:
-    return fault.method == request.method and fault.path in request.path
+    return fault.method == request.method and re.search(fault.path, request.path) is not None
 
 
 def _status(code: int, message: str, reason: str = "") -> tuple[int, Any]:

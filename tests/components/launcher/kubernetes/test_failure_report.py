@@ -1,0 +1,117 @@
+"""What is told of a job that failed."""
+
+from typing import Any
+
+import pytest
+from scripted_api import BOTH_RUN, Fault, JobState, PodState, ScriptedApi, condition
+
+from thaw.components.launcher.failure import JobFailed
+
+LOST = "torch.distributed.DistNetworkError: Connection closed by peer"
+REPORT = """\
+Traceback (most recent call last):
+  File "/usr/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Root Cause (first observed failure):
+  rank      : 1 (local_rank: 0)
+  exitcode  : -9 (pid: 17)
+  error_file: <N/A>"""
+
+
+def failed(replica: str, second: int = 0, **state: Any) -> PodState:
+    return PodState(replica, "Failed", **{"exit_code": 1, "finished_at": f"2026-03-02T06:00:{second:02}Z", **state})
+
+
+@pytest.fixture
+def failure(api: ScriptedApi, launcher: Any) -> Any:
+    """Runs a job whose pods end so; gives its error."""
+
+    def fails(*pods: PodState, **logs: str) -> JobFailed:
+        api.logs = {f"{launcher.job.name}-{name.replace('_', '-')}": log.splitlines() for name, log in logs.items()}
+        api.script = [
+            JobState(condition("Created", "Running"), BOTH_RUN),
+            JobState(condition("Created", "Running", "Failed"), pods),
+        ]
+        with pytest.raises(JobFailed) as caught:
+            launcher.run()
+        return caught.value
+
+    return fails
+
+
+# https://github.com/kubeflow/pipelines/issues/407
+def test_the_tail_of_every_failed_replica_is_saved_and_shown(failure: Any, launcher: Any) -> None:
+    error = failure(
+        failed("master-0", second=1),
+        failed("worker-0"),
+        PodState("worker-1"),
+        master_0="step 1\n" + LOST,
+        worker_0="reading\nValueError: label 2 in row 7",
+        worker_1="still at work",
+    )
+    assert error.replica == "worker-0"
+    assert str(error).splitlines() == [
+        f"PyTorchJob {launcher.job.name} failed in worker-0 and stays for 86400 s (cluster.ttl_s); "
+        f"{launcher.uri}/logs/worker-0.log ends:",
+        "    reading",
+        "    ValueError: label 2 in row 7",
+        "worker-0 ended with exit code 1: ValueError: label 2 in row 7",
+    ]
+    assert (launcher.uri / "logs" / "master-0.log").read_text() == f"step 1\n{LOST}\n"
+    assert sorted(path.name for path in (launcher.uri / "logs").iterdir()) == ["master-0.log", "worker-0.log"]
+    assert launcher.lines[:2] == ["step 1", LOST], "streamed"
+    assert launcher.lines[2:] == ["[worker-0] reading", "[worker-0] ValueError: label 2 in row 7"]
+
+
+def test_of_two_that_failed_of_themselves_the_first_is_named(failure: Any) -> None:
+    error = failure(
+        failed("master-0", second=9), failed("worker-0", second=3), master_0="KeyError: 1", worker_0="KeyError: 2"
+    )
+    assert "worker-0 ended with exit code 1: KeyError: 2" in str(error)
+
+
+def test_one_that_only_noticed_is_not_the_cause_though_it_ended_first(failure: Any) -> None:
+    error = failure(failed("master-0"), failed("worker-0", second=5), master_0=LOST, worker_0="OverflowError: id 2")
+    assert error.replica == "worker-0"
+
+
+@pytest.mark.parametrize("exit_code", [1, 137])
+def test_memory_that_ran_out_is_told_by_the_containers_status(failure: Any, exit_code: int) -> None:
+    error = failure(
+        failed("master-0", exit_code=137),
+        failed("worker-0", second=5, exit_code=exit_code, reason="OOMKilled"),
+        worker_0="step 7",
+    )
+    assert error.replica == "worker-0"
+    assert f"worker-0 ended with exit code {exit_code} (OOMKilled)" in str(error)
+    assert error.hint is not None and "memory" in error.hint
+
+
+def test_the_rank_that_ran_out_of_memory_is_named_where_torchrun_tells(failure: Any) -> None:
+    error = failure(failed("worker-0", reason="OOMKilled"), worker_0="step 7\n" + REPORT)
+    assert "rank 1 (worker-0) was killed by signal 9, SIGKILL (OOMKilled)" in str(error)
+    assert error.last_lines == ("step 7",)
+
+
+def test_an_eviction_is_told_though_no_container_is_left(failure: Any) -> None:
+    evicted = ("Evicted", "The node was low on resource: memory.")
+    error = failure(failed("master-0"), failed("worker-0", 5, status=evicted, has_containers=False), master_0=LOST)
+    assert "worker-0 was ended (Evicted: The node was low on resource: memory.)" in str(error)
+    assert (error.exit_code, error.signal) == (None, None)
+
+
+def test_a_log_that_can_not_be_had_hides_not_the_cause(failure: Any, launcher: Any, capfd: Any) -> None:
+    error = failure(failed("worker-0", exit_code=3))
+    assert "worker-0 ended with exit code 3" in str(error)
+    assert "the log of worker-0 is not saved" in capfd.readouterr().out
+
+
+def test_a_failed_job_without_a_pod_is_told_by_its_condition(failure: Any) -> None:
+    assert "no replica is left that shows why; last condition Failed: Failed as scripted" in str(failure())
+
+
+def test_the_masters_log_is_refused_once_where_the_right_is_lacking(api: ScriptedApi, failure: Any, capfd: Any) -> None:
+    api.faults = [Fault("GET", "/log$", status=403, message="cannot get resource pods/log", times=100)]
+    failure(failed("worker-0"), worker_0="x")
+    assert "the Master's log can't be shown here: get pods/log" in capfd.readouterr().out
