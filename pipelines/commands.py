@@ -46,7 +46,7 @@ def run_command(
     if dry_run:
         from thaw.pipelines.dry_run import training_manifests
 
-        yaml.safe_dump_all(training_manifests(config, root, run_id), sys.stdout, sort_keys=False)
+        yaml.safe_dump_all(training_manifests(config, root, run_id, kind), sys.stdout, sort_keys=False)
         return
     check_versions(config.training.device)
     config = with_data(config, root, out)

@@ -10,7 +10,6 @@ import click
 import yaml
 from rich.table import Table
 
-from thaw.components import runs
 from thaw.components.config import RunConfig, from_parameter
 from thaw.components.select_window.calendar import parse_date, parse_zone
 from thaw.pipelines.commands import configured, console
@@ -193,10 +192,14 @@ def backfill_command(
     config = configured(preset, config_path, overrides)
     name = schedule or config.name
     placement = Placement(experiment, service_account, pipeline_root)
-    asked = [
-        request(config, root, day, placement, run_id=f"{name}-{day}", num_retries=retries, kind=kind)
-        for day in days_between(parse_date(first, "--from"), parse_date(last, "--to"))
-    ]
+    asked: list[Request] = []
+    for day in days_between(parse_date(first, "--from"), parse_date(last, "--to")):
+        package = asked[0].package if asked else None
+        asked.append(
+            request(
+                config, root, day, placement, run_id=f"{name}-{day}", num_retries=retries, kind=kind, package=package
+            )
+        )
     server = Server(host, namespace)
     days = [look(server, day) for day in asked]
     if dry_run:
@@ -246,12 +249,7 @@ def _print_request(asked: Request, num_retries: int) -> None:
     from thaw.pipelines.dry_run import training_manifests
 
     body = as_json(asked.body(f"<id of experiment {asked.placement.experiment}>"))
-    stages = runs.config_stages(asked.config, asked.kind)
-    manifests = [
-        manifest
-        for manifest in training_manifests(asked.config, asked.root, asked.run_id)
-        if manifest["metadata"]["labels"]["thaw/stage"] in stages
-    ]
+    manifests = training_manifests(asked.config, asked.root, asked.run_id, asked.kind)
     print("# POST /apis/v2beta1/runs")
     print(json.dumps(body, indent=1))
     print("---")
