@@ -29,6 +29,10 @@ LOOKS = 5
 
 _LAST_RENEWAL_S = 2
 """How long the end of a launcher's work waits for a renewal that is under way."""
+_FORK_S = 10
+"""How long a fork waits for a read that is under way."""
+
+_reading = threading.Lock()
 
 
 class Lease(Section):
@@ -100,13 +104,26 @@ def watch(uri: str, timeout_s: float, lost: Callable[[LeaseLostError], None]) ->
     """Have `lost` called, in a thread of its own, once the content at `uri` has not changed for `timeout_s`.
 
     Reading and waiting are two threads, so that a read that does not come back holds nothing up.
+
+    No fork happens in the midst of a read: a forked process, as a loader's worker, would inherit what the network's
+    libraries have locked just then, and never see it unlocked.
     """
     changed = threading.Event()
+    held: list[bool] = []
+
+    def before_fork() -> None:
+        held.append(_reading.acquire(timeout=_FORK_S))
+
+    def after_fork() -> None:
+        if held.pop():
+            _reading.release()
+
+    os.register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=after_fork)
 
     def read() -> None:
         content: bytes | None = None
         while True:
-            with suppress(OSError):
+            with suppress(OSError), _reading:
                 found = storage.read_bytes(uri)
                 if found != content:
                     content = found

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 from thaw.components import events, lease, storage
 from thaw.components.lease import LEASE, LeaseLostError
 
-TIMEOUT_S = 3
+TIMEOUT_S = 6
 LAUNCHER = """
 import signal, sys
 from thaw.components import lease
@@ -31,6 +32,20 @@ def lost(error):
     os._exit(1)
 lease.watch(sys.argv[1], float(sys.argv[2]), lost)
 signal.pause()
+"""
+
+FORKS = """
+import os, sys, time
+from thaw.components import lease
+lease.watch(sys.argv[1], float(sys.argv[2]), lambda error: os._exit(1))
+while not lease._reading.locked():
+    time.sleep(0.01)
+print("reading", flush=True)
+if child := os.fork():
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+with lease._reading:
+    print("the child went on", flush=True)
+os._exit(0)
 """
 
 
@@ -58,27 +73,20 @@ def wait_for_renewal(uri: str, number: int) -> None:
         threading.Event().wait(0.05)
 
 
-def test_rank_0_lives_while_its_launcher_does_and_ends_with_clear_words_when_that_is_killed(tmp_path: Path) -> None:
-    uri = str(tmp_path / LEASE)
-    with launcher(uri, TIMEOUT_S) as renewer, process(RANK_0, uri, TIMEOUT_S) as rank:
-        wait_for_renewal(uri, 2 * lease.LOOKS)  # Two time-outs have passed.
-        assert rank.poll() is None
-        renewer.kill()
-        words, _ = rank.communicate(timeout=60)
-        assert rank.returncode == 1
-    assert f"the lease {uri} has not been renewed for 3 s (cluster.lease_timeout_s)" in words
-    assert "the job ends itself" in words
-
-
-def test_another_launcher_that_takes_over_keeps_rank_0_alive(tmp_path: Path) -> None:
+def test_rank_0_lives_while_any_launcher_does_and_ends_with_clear_words_when_the_last_is_killed(tmp_path: Path) -> None:
     uri = str(tmp_path / LEASE)
     with launcher(uri, TIMEOUT_S) as first, process(RANK_0, uri, TIMEOUT_S) as rank:
         holder = storage.read_json(uri)["holder"]
         first.kill()
-        with launcher(uri, TIMEOUT_S):
-            wait_for_renewal(uri, 2 * lease.LOOKS)
+        with launcher(uri, TIMEOUT_S) as second:
+            wait_for_renewal(uri, lease.LOOKS + 1)  # More than a time-out has passed.
             assert storage.read_json(uri)["holder"] != holder
             assert rank.poll() is None
+            second.kill()
+            words, _ = rank.communicate(timeout=60)
+            assert rank.returncode == 1
+    assert f"the lease {uri} has not been renewed for 6 s (cluster.lease_timeout_s)" in words
+    assert "the job ends itself" in words
 
 
 def test_a_read_that_never_returns_is_as_no_renewal(tmp_path: Path) -> None:
@@ -88,6 +96,18 @@ def test_a_read_that_never_returns_is_as_no_renewal(tmp_path: Path) -> None:
         words, _ = rank.communicate(timeout=60)
         assert rank.returncode == 1
     assert "has not been renewed" in words
+
+
+def test_a_process_is_forked_between_two_reads_and_not_in_the_midst_of_one(tmp_path: Path) -> None:
+    pipe = tmp_path / LEASE
+    os.mkfifo(pipe)
+    with process(FORKS, str(pipe), 600) as rank:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "reading\n"
+        assert select.select([rank.stdout], [], [], 0.3)[0] == []
+        pipe.write_text("the read comes back")
+        assert rank.stdout.read() == "the child went on\n"
+        assert rank.wait() == 0
 
 
 def test_a_lease_that_was_never_there_is_as_no_renewal(tmp_path: Path) -> None:
