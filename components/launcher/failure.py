@@ -117,16 +117,16 @@ class Cause:
         told_to_end = self.exit_code in (-signal.SIGTERM, _BY_SIGNAL + signal.SIGTERM)
         if told_to_end and (self.rank is not None or self.reason is None):
             return True
-        if self.exit_code is None or self.reason is not None:
+        if self.reason is not None:
             return False
-        by_itself = self.exit_code >= 0 or self.exit_code == -signal.SIGABRT
+        by_itself = self.exit_code is None or self.exit_code >= 0 or self.exit_code == -signal.SIGABRT
         return by_itself and self.said is not None and _NOTICED.search(self.said) is not None
 
     def __str__(self) -> str:
         who = self.replica if self.rank is None else f"rank {self.rank} ({self.replica})"
         why = f" ({self.reason})" if self.reason else ""
         if self.exit_code is None:
-            return f"{who} was ended{why}"
+            return f"{who} failed{why}" + (f": {self.said}" if self.said else "")
         if self.exit_code < 0:
             name = _signal_name(-self.exit_code)
             if self.exit_code == -signal.SIGKILL and not why:
@@ -174,6 +174,11 @@ def job_failed(
         fate=fate,
         had_ended=had_ended,
     )
+
+
+def tells_failure(lines: Sequence[str]) -> bool:
+    """Whether the end of a replica's log says itself that a rank failed."""
+    return bool(_reported(lines)) or any((event := events.parse(line)) and event["event"] == "error" for line in lines)
 
 
 def last_lines(lines: Sequence[str]) -> list[str]:

@@ -3,8 +3,9 @@
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from thaw.components import storage
 from thaw.components.config import RunConfig
@@ -84,7 +85,12 @@ def training_job(
 
 def spec_digest(spec: JobSpec) -> str:
     """SHA-256, in hex, of what the job works on and how; not of its name, its output or where it resumes."""
-    work = spec.model_dump(mode="json", exclude=_ATTEMPT_FIELDS)
+    return document_digest(spec.model_dump(mode="json"))
+
+
+def document_digest(spec: Mapping[str, Any]) -> str:
+    """The digest of a specification as `job.json` has it, which another version of the code may have written."""
+    work = {name: value for name, value in spec.items() if name not in _ATTEMPT_FIELDS}
     return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()
 
 

@@ -4,7 +4,7 @@ run.py       create the job or take it up, look at it again and again, decide
 watchdog.py  the limits: queued, starting, started again and again, too long
 pods.py      what pods say of themselves
 report.py    why a job failed, with the ends of its replicas' logs
-logs.py      the Master's log in the step's own
+logs.py      the replicas' logs while they run, the Master's in the step's own
 cancel.py    SIGTERM deletes the job
 client.py    the API calls: what is tried again, what is an error at once
 sweep.py     jobs that nobody waits for any more

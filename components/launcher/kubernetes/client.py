@@ -16,6 +16,8 @@ from thaw.components.launcher.pytorchjob import GROUP, JOB_LABEL, PLURAL, VERSIO
 
 REQUEST_TIMEOUT_S = (10.0, 30.0)
 """To connect, and between two packets of an answer."""
+LOG_TIMEOUT_S = (10.0, 120.0)
+"""The same for a log that is followed, which may be silent for long."""
 PATIENCE_S = 60.0
 """How long a call is tried again, where its caller says nothing else."""
 
@@ -165,7 +167,7 @@ class Api:
             query["sinceTime"] = since
         unfinished = b""
         try:
-            for data in self._stream(self._path("pods", pod, "log"), query):
+            for data in self._stream(self._path("pods", pod, "log"), query, LOG_TIMEOUT_S):
                 *lines, unfinished = (unfinished + data).split(b"\n")
                 for line in lines:
                     time, _, text = line.decode(errors="replace").rstrip("\r").partition(" ")
@@ -210,15 +212,24 @@ class Api:
             raise _Fault(f"the answer is no JSON object: {answer[:200]!r}")
         return document
 
-    def _stream(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
+    def _stream(
+        self, path: str, query: Mapping[str, str], timeout_s: tuple[float, float] | None = None
+    ) -> Iterator[bytes]:
         with _faults():
-            response = self._call("GET", path, query, None)
+            response = self._call("GET", path, query, None, timeout_s)
             try:
                 yield from response.stream(None, decode_content=False)
             finally:
                 response.release_conn()
 
-    def _call(self, method: str, path: str, query: Mapping[str, str] | None, body: Object | None) -> Any:
+    def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Object | None,
+        timeout_s: tuple[float, float] | None = None,
+    ) -> Any:
         """The official client's door that is open to every path, with the answer as it comes."""
         content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
         return self._client.call_api(
@@ -230,7 +241,7 @@ class Api:
             auth_settings=["BearerToken"],
             _return_http_data_only=True,
             _preload_content=False,
-            _request_timeout=REQUEST_TIMEOUT_S,
+            _request_timeout=timeout_s or REQUEST_TIMEOUT_S,
         )
 
     def _ask(

@@ -4,15 +4,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from thaw.components import events, storage
-from thaw.components.launcher.failure import JobFailed, ReplicaEnd, job_failed, last_lines
+from thaw.components.launcher.failure import (
+    JobFailed,
+    ReplicaEnd,
+    job_failed,
+    last_lines,
+    root_cause,
+    tells_failure,
+)
 from thaw.components.launcher.kubernetes.client import Api, ApiError
+from thaw.components.launcher.kubernetes.logs import MAX_LOGS, NUM_KEPT_LINES
 from thaw.components.launcher.kubernetes.pods import Replica
 from thaw.components.launcher.kubernetes.watchdog import Verdict
 from thaw.components.launcher.pytorchjob import CONTAINER, JobState
 
-_NUM_KEPT_LINES = 400
-_NUM_LOGS = 32
-"""Of more replicas the logs are left where they are."""
 _NUM_EVENTS = 3
 _PATIENCE_S = 20.0
 """For each of these questions. The failure is told, whether they are answered or not."""
@@ -21,7 +26,9 @@ _PATIENCE_S = 20.0
 class Remains:
     """The replicas of a job that has ended, or is about to be."""
 
-    def __init__(self, api: Api, job: str, replicas: Sequence[Replica], log_uri: str):
+    def __init__(
+        self, api: Api, job: str, replicas: Sequence[Replica], log_uri: str, streamed: Mapping[str, list[str]]
+    ):
         """Save the ends of the logs of all replicas that failed, or where none did, of all that ran.
 
         Args:
@@ -29,40 +36,38 @@ class Remains:
             job: Its name.
             replicas: Those that have a pod.
             log_uri: Folder for the logs, `<replica>.log` each.
+            streamed: What was seen of the logs while the job ran, by replica.
         """
         self._api = api
         self._job = job
         self._replicas = replicas
-        self._failed = sorted(filter(lambda replica: replica.failed, replicas), key=lambda replica: replica.ended_at)
+        self._log_uri = log_uri
+        self._streamed = streamed
         self._log_uris: dict[str, str] = {}
         self._lines: dict[str, list[str]] = {}
-        for replica in (self._failed or [replica for replica in replicas if replica.started])[:_NUM_LOGS]:
-            uri = storage.join(log_uri, f"{replica.name}.log")
-            try:
-                self._lines[replica.name] = api.log_tail(replica.pod, CONTAINER, _NUM_KEPT_LINES, _PATIENCE_S)
-                storage.write_bytes(uri, "".join(f"{line}\n" for line in self._lines[replica.name]).encode())
-            except OSError as error:
-                events.emit("warning", message=f"the log of {replica.name} is not saved: {error}")
-                continue
-            self._log_uris[replica.name] = uri
+        failed = sorted(filter(lambda replica: replica.failed, replicas), key=lambda replica: replica.ended_at)
+        for replica in (failed or [replica for replica in replicas if replica.started])[:MAX_LOGS]:
+            self._save(replica.name, self._tail(replica))
+        self._ends = [
+            ReplicaEnd(replica.name, replica.exit_code, self._lines.get(replica.name, ()), replica.reason)
+            for replica in failed
+        ]
+        if failed and root_cause(self._ends).only_noticed:
+            self._add_silent_failures()
 
-    def show(self, on_line: Callable[[str], None], but: str | None) -> None:
-        """Give out the last lines of each, those of one replica excepted."""
+    def show(self, on_line: Callable[[str], None]) -> None:
+        """Give out the last lines of each, those of the Master's excepted if they were given out before."""
         for name, lines in self._lines.items():
-            if name != but:
+            if name != "master-0" or name not in self._streamed:
                 for line in last_lines(lines):
                     on_line(f"[{name}] {line}")
 
     def failed(self, state: JobState, fate: str, had_ended: bool) -> JobFailed:
         """The error of a job that the operator calls failed."""
-        if not self._failed:
+        if not self._ends:
             cause = f"no replica is left that shows why; {state.last_condition}"
             return JobFailed(self._job, cause, fate=fate, had_ended=had_ended)
-        ends = [
-            ReplicaEnd(replica.name, replica.exit_code, self._lines.get(replica.name, ()), replica.reason)
-            for replica in self._failed
-        ]
-        return job_failed(self._job, ends, self._log_uris, fate=fate, had_ended=had_ended)
+        return job_failed(self._job, self._ends, self._log_uris, fate=fate, had_ended=had_ended)
 
     def ended(self, verdict: Verdict, delete: Callable[[], tuple[str, bool]]) -> JobFailed:
         """The error of a job that is waited for no longer.
@@ -86,6 +91,30 @@ class Remains:
             fate=fate,
             leaves_open=leaves_open,
         )
+
+    def _tail(self, replica: Replica) -> list[str]:
+        try:
+            return self._api.log_tail(replica.pod, CONTAINER, NUM_KEPT_LINES, _PATIENCE_S)
+        except ApiError as error:
+            events.emit("warning", message=f"the log of {replica.name} can't be had: {error}")
+            return self._streamed.get(replica.name, [])
+
+    def _save(self, name: str, lines: list[str]) -> None:
+        self._lines[name] = lines
+        uri = storage.join(self._log_uri, f"{name}.log")
+        try:
+            storage.write_bytes(uri, "".join(f"{line}\n" for line in lines).encode())
+        except storage.StorageError as error:
+            events.emit("warning", message=f"the log of {name} is not saved: {error}")
+            return
+        self._log_uris[name] = uri
+
+    def _add_silent_failures(self) -> None:
+        """Of replicas that were deleted as the others failed: those whose logs tell a failure of their own."""
+        for name, lines in self._streamed.items():
+            if name not in self._lines and tells_failure(lines):
+                self._save(name, lines)
+                self._ends.append(ReplicaEnd(name, None, lines))
 
     def _warnings(self) -> list[str]:
         """What Kubernetes warned of lately about the job and the first replicas that did not start."""

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from thaw.components import events, storage
-from thaw.components.jobs import JobSpec
 from thaw.components.launcher import processes, pytorchjob
 from thaw.components.launcher.failure import JobFailed
-from thaw.components.launcher.job import TrainingJob, spec_digest
+from thaw.components.launcher.job import TrainingJob, document_digest
 from thaw.components.launcher.kubernetes.cancel import Canceller
 from thaw.components.launcher.kubernetes.client import Api, ApiError
-from thaw.components.launcher.kubernetes.logs import StreamedLog
+from thaw.components.launcher.kubernetes.logs import Streams
 from thaw.components.launcher.kubernetes.pods import Replica, replicas
 from thaw.components.launcher.kubernetes.report import Remains
 from thaw.components.launcher.kubernetes.watchdog import Watchdog
@@ -142,23 +141,20 @@ class _Launcher:
         """Look at the job again and again; return when it has succeeded."""
         state = pytorchjob.state(found)
         watchdog = Watchdog(self._cluster, pytorchjob.replica_names(self._manifest), _age_s(state))
-        log: StreamedLog | None = None
+        logs = Streams(self._api, self._on_line)
         looked_s = began_s = self._clock()
         while not state.succeeded:
             pods = replicas(self._name, self._api.list_pods(self._name, watchdog.left_s))
             self._tell(state, pods)
-            if log is None and any(pod.started and pod.name == "master-0" for pod in pods):
-                log = StreamedLog(self._api, f"{self._name}-master-0", self._on_line)
+            logs.follow(pods)
             now_s = self._clock()
             verdict = None if state.failed else watchdog.judge(now_s - looked_s, state, pods)
             if now_s - began_s > self._cluster.poll_s:
                 # An outage lies between job and pods, and much may have happened in it. The next look decides.
                 verdict = None
             if state.failed or verdict:
-                if log:
-                    log.finish()
-                remains = Remains(self._api, self._name, pods, self._log_uri)
-                remains.show(self._on_line, but="master-0" if log else None)
+                remains = Remains(self._api, self._name, pods, self._log_uri, logs.finish())
+                remains.show(self._on_line)
                 if verdict:
                     raise remains.ended(verdict, self._deleted)
                 kept = f"stays for {self._cluster.ttl_s} s (cluster.ttl_s)"
@@ -170,9 +166,10 @@ class _Launcher:
             if again is None or again["metadata"]["uid"] != self.uid:
                 raise JobFailed(self._name, f"PyTorchJob {self._name} no longer exists: somebody else deleted it")
             state = pytorchjob.state(again)
-        # A short job may have run between two looks.
-        log = log or StreamedLog(self._api, f"{self._name}-master-0", self._on_line)
-        log.finish()
+        with suppress(ApiError):
+            # A short job may have run between two looks.
+            logs.follow(replicas(self._name, self._api.list_pods(self._name)))
+        logs.finish()
 
     def cancelled(self, signal: processes.Interrupted, canceller: Canceller) -> JobFailed:
         """The error of a job whose launcher was told to end. It is deleted first."""
@@ -217,15 +214,15 @@ class _Launcher:
 
     def _check_attempt(self, patience_s: float) -> None:
         """Refuses an attempt that was begun for other work, as by another version of the code, and is not over."""
-        written = JobSpec.model_validate(storage.read_json(self._job.spec_uri), strict=False)
-        digest = spec_digest(written)
+        written = storage.read_json(self._job.spec_uri)
+        digest = document_digest(written)
         if digest == self._job.spec_digest:
             return
-        found = self._api.get_job(written.job, patience_s)
+        found = self._api.get_job(written["job"], patience_s)
         what = f"{self._job.spec.output_uri} was begun for work {digest}, and this is {self._job.spec_digest}"
         if found is None or (state := pytorchjob.state(found)).failed or state.succeeded:
-            raise JobFailed(written.job, what, had_ended=True)
-        raise OtherWorkError(f"{what}; its PyTorchJob {written.job} goes on: delete it, or start a new run")
+            raise JobFailed(written["job"], what, had_ended=True)
+        raise OtherWorkError(f"{what}; its PyTorchJob {written['job']} goes on: delete it, or start a new run")
 
     def _check_same_work(self, found: dict[str, Any]) -> None:
         """Refuses a job that only has the name."""

@@ -64,6 +64,17 @@ def test_the_tail_of_every_failed_replica_is_saved_and_shown(failure: Any, launc
     assert launcher.lines[2:] == ["[worker-0] reading", "[worker-0] ValueError: label 2 in row 7"]
 
 
+# https://github.com/kubeflow/pipelines/issues/13192
+def test_the_one_that_failed_first_is_named_though_its_pod_was_deleted_as_the_other_failed(
+    failure: Any, launcher: Any
+) -> None:
+    event = '{"event": "error", "rank": 1, "type": "ValueError", "message": "label 2 in row 7"}'
+    error = failure(failed("master-0"), master_0=LOST, worker_0=f"reading\n{event}")
+    assert error.replica == "worker-0"
+    assert "worker-0 failed: ValueError: label 2 in row 7" in str(error)
+    assert (launcher.uri / "logs" / "worker-0.log").read_text() == f"reading\n{event}\n"
+
+
 def test_of_two_that_failed_of_themselves_the_first_is_named(failure: Any) -> None:
     error = failure(
         failed("master-0", second=9), failed("worker-0", second=3), master_0="KeyError: 1", worker_0="KeyError: 2"
@@ -97,14 +108,14 @@ def test_the_rank_that_ran_out_of_memory_is_named_where_torchrun_tells(failure: 
 def test_an_eviction_is_told_though_no_container_is_left(failure: Any) -> None:
     evicted = ("Evicted", "The node was low on resource: memory.")
     error = failure(failed("master-0"), failed("worker-0", 5, status=evicted, has_containers=False), master_0=LOST)
-    assert "worker-0 was ended (Evicted: The node was low on resource: memory.)" in str(error)
+    assert "worker-0 failed (Evicted: The node was low on resource: memory.)" in str(error)
     assert (error.exit_code, error.signal) == (None, None)
 
 
 def test_a_log_that_can_not_be_had_hides_not_the_cause(failure: Any, launcher: Any, capfd: Any) -> None:
     error = failure(failed("worker-0", exit_code=3))
     assert "worker-0 ended with exit code 3" in str(error)
-    assert "the log of worker-0 is not saved" in capfd.readouterr().out
+    assert "the log of worker-0 can't be had" in capfd.readouterr().out
 
 
 def test_a_failed_job_without_a_pod_is_told_by_its_condition(failure: Any) -> None:

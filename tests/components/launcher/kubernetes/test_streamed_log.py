@@ -28,7 +28,8 @@ def streamed(api: ScriptedApi) -> list[str]:
 
     log = logs.StreamedLog(Api("default"), "job-master-0", on_line)
     seen(lambda: len(lines) == len(LINES))
-    log.finish()
+    log.end()
+    assert log.last_lines(timeout_s=60) == lines
     return lines
 
 
@@ -51,5 +52,6 @@ def test_a_container_that_is_not_there_yet_is_waited_for(api: ScriptedApi) -> No
     log = logs.StreamedLog(Api("default"), "job-master-0", lines.append)
     api.until(lambda: len(api.made("GET", "/log")) == 2)
     api.logs = {"job-master-0": LINES}
-    log.finish()
+    log.end()
+    assert log.last_lines(timeout_s=60) == LINES
     assert lines == LINES
