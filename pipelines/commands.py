@@ -37,6 +37,7 @@ def run_command(
     from thaw.components.select_window.calendar import parse_date
 
     config = configured(preset, config_path, overrides)
+    runs.config_stages(config, kind)  # refuses a configuration that does not say all that the kind needs
     if date is None and config.data.window.date is None:
         raise ValueError("no date: give --date YYYY-MM-DD, or set data.window.date")
     date = str(parse_date(date, "--date") if date is not None else config.data.window.date)

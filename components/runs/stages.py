@@ -6,6 +6,7 @@ from typing import Any
 
 from thaw.components.config import RunConfig
 from thaw.components.config.recipe import Policy
+from thaw.components.refused import RefusedError
 
 BACKBONE_STAGES = ("select-window", "prepare-backbone", "publish-backbone")
 """Of a run that makes a backbone for others to fetch."""
@@ -25,7 +26,7 @@ def kind_stages(kind: str, whole: Sequence[str]) -> tuple[str, ...]:
         whole: The stages of a whole run.
 
     Raises:
-        ValueError: there is no such kind or stage.
+        RefusedError: there is no such kind or stage.
     """
     if kind == "whole":
         return tuple(whole)
@@ -33,15 +34,25 @@ def kind_stages(kind: str, whole: Sequence[str]) -> tuple[str, ...]:
         return BACKBONE_STAGES
     span, colon, first = kind.partition(":")
     if not colon or span not in ("from", "stage"):
-        raise ValueError(f"kind {kind!r}: give whole, backbone, from:<stage> or stage:<stage>")
+        raise RefusedError(f"kind {kind!r}: give whole, backbone, from:<stage> or stage:<stage>")
     if first not in whole:
-        raise ValueError(f"stage {first!r}: the stages of this configuration are {', '.join(whole)}")
+        raise RefusedError(f"stage {first!r}: the stages of this configuration are {', '.join(whole)}")
     start = whole.index(first)
     return tuple(whole[start:] if span == "from" else whole[start : start + 1])
 
 
 def config_stages(config: RunConfig, kind: str = "whole") -> tuple[str, ...]:
-    """The stages that a run of a configuration and a kind does itself."""
+    """The stages that a run of a configuration and a kind does itself.
+
+    Raises:
+        RefusedError: there is no such kind or stage; a run that is to publish a backbone makes none, or knows no place.
+    """
+    if kind == "backbone" and config.backbone.pretrain is None:
+        raise RefusedError(
+            "the document fetches its backbone, and a run that publishes one makes it: backbone.pretrain"
+        )
+    if kind == "backbone" and config.backbone.publish_prefix_uri is None:
+        raise RefusedError("backbone.publish_prefix_uri is not set: name the folder that runs fetch backbones from")
     return kind_stages(kind, whole_stages(config.recipe.policies, config.promotion is not None))
 
 

@@ -80,7 +80,7 @@ def test_a_part_of_the_pipeline_takes_what_it_builds_on_from_where_its_arguments
 
 
 def test_the_backbone_pipeline_publishes_what_it_pretrained(tmp_path):
-    found = tasks(compiled(tmp_path, kind="backbone"))
+    found = tasks(compiled(tmp_path, "backbone.publish_prefix_uri=gs://bucket/backbones", kind="backbone"))
     assert found.keys() == {"select-window", "prepare-backbone", "publish-backbone"}
     backbone = found["publish-backbone"]["inputs"]["artifacts"]["backbone"]["taskOutputArtifact"]
     assert backbone["producerTask"] == "prepare-backbone"

@@ -1,9 +1,10 @@
 import pytest
 
 from thaw.components.config import load
+from thaw.components.refused import RefusedError
 from thaw.components.runs import BACKBONE_STAGES, config_stages, recorded_stages, stage_names
 
-CONFIG = load("small")
+CONFIG = load("small", ["backbone.publish_prefix_uri=gs://bucket/backbones"])
 GATE = "promotion={head: click, metric: auc}"
 
 
@@ -37,6 +38,18 @@ def test_a_run_is_promoted_where_its_configuration_has_a_gate() -> None:
 def test_a_kind_names_the_stages_that_a_run_does_itself(kind: str, stages: tuple) -> None:
     assert config_stages(CONFIG, kind) == stages
     assert recorded_stages(CONFIG.model_dump(mode="json"), {"kind": kind}) == stages
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ([], r"backbone\.publish_prefix_uri is not set"),
+        (["backbone={fetch: {uri: x}, publish_prefix_uri: y}"], "the document fetches its backbone"),
+    ],
+)
+def test_a_run_that_has_no_backbone_to_publish_or_no_place_for_it_is_refused(overrides: list, words: str) -> None:
+    with pytest.raises(RefusedError, match=words):
+        config_stages(load("small", overrides), "backbone")
 
 
 def test_a_record_without_a_kind_is_of_a_whole_run() -> None:
