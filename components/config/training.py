@@ -139,7 +139,8 @@ class Cluster(Section):
     poll_s: float = Field(default=10, gt=0)
     """Between two looks at a job."""
     start_timeout_s: float = Field(default=900, gt=0)
-    """A job of which no replica runs after this long is ended, and its step fails. Time in a queue is not counted."""
+    """A job of which a replica does not run after this long is ended, and its step fails. Time in a queue is not
+    counted."""
     queue_timeout_s: float = Field(default=24 * 3600, gt=0)
     """A job that its queue has not let in after this long is ended, and its step fails."""
     lease_timeout_s: float = Field(default=600, gt=0)

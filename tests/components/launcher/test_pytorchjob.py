@@ -60,6 +60,52 @@ def test_a_plain_job_asks_for_no_resources_and_no_port() -> None:
     assert not {"resources", "ports"} & container.keys()
 
 
+def test_a_plain_job_has_no_queue_and_starts_at_once() -> None:
+    job = rendered()
+    assert job["spec"]["runPolicy"]["suspend"] is False
+    assert "schedulingPolicy" not in job["spec"]["runPolicy"]
+    assert "kueue.x-k8s.io/queue-name" not in job["metadata"]["labels"]
+
+
+def test_a_secret_reaches_a_replica_by_reference_and_a_local_one_not_at_all() -> None:
+    manifest = rendered("cluster.secret_env={TOKEN: {secret: hub, key: token}}")
+    assert {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}} in manifest["spec"][
+        "pytorchReplicaSpecs"
+    ]["Worker"]["template"]["spec"]["containers"][0]["env"]
+    assert not any("TOKEN" in pod.env for pod in pytorchjob.pods(manifest, "127.0.0.1", 1))
+
+
+# https://github.com/kubeflow/trainer/blob/release-1.9/pkg/util/status.go
+def test_a_state_is_read_by_type_and_status_wherever_a_condition_stands() -> None:
+    job = rendered()
+    assert pytorchjob.state(job).last_condition == "no condition"
+    conditions = [
+        {"type": "Failed", "status": "True", "message": "worker-0 failed"},
+        {"type": "Succeeded", "status": "False", "message": ""},
+        {"type": "Running", "status": "False", "message": "ran"},
+    ]
+    state = pytorchjob.state(job | {"status": {"conditions": conditions}})
+    assert (state.failed, state.succeeded, state.started, state.suspended) == (True, False, False, False)
+    assert state.last_condition == "last condition Failed: worker-0 failed"
+
+
+def test_only_a_job_with_a_queue_is_queued_while_it_is_suspended() -> None:
+    status = {"status": {"conditions": [{"type": "Suspended", "status": "True", "message": ""}]}}
+    for overrides, queued in (((), False), (("cluster.queue=team",), True)):
+        state = pytorchjob.state(rendered(*overrides) | status)
+        assert (state.suspended, state.queued) == (True, queued)
+
+
+def test_the_replicas_names_are_those_of_their_pods() -> None:
+    assert pytorchjob.replica_names(rendered("training.num_nodes=3")) == ["master-0", "worker-0", "worker-1"]
+
+
+def test_the_whole_name_of_a_pipeline_is_kept_in_an_annotation() -> None:
+    name = "My_Very-Long_Pipeline" * 4
+    metadata = rendered(f"name={name}")["metadata"]
+    assert metadata["annotations"]["thaw/pipeline"] == name and len(metadata["name"]) <= 50
+
+
 def test_labels_stand_for_long_and_odd_run_ids_and_the_annotation_has_the_whole() -> None:
     for run_id in ("r" * 64, "r" * 63 + "-", "a run, by hand", "-", "._" * 40, "ok.1"):
         metadata = pytorchjob.render(stage_job(load("small"), run_id=run_id))["metadata"]

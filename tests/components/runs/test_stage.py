@@ -7,7 +7,16 @@ import pytest
 
 from thaw.components import storage
 from thaw.components.config import load
-from thaw.components.runs import NotCommittedError, begin_attempt, read_failure, read_manifest, stage, versions
+from thaw.components.runs import (
+    Failure,
+    NotCommittedError,
+    begin_attempt,
+    fail,
+    read_failure,
+    read_manifest,
+    stage,
+    versions,
+)
 
 CONFIG = load("small")
 
@@ -130,3 +139,74 @@ def test_a_stage_that_forgets_to_commit_has_failed(tmp_path: Path) -> None:
     ):
         pass
     assert read_failure(f"{tmp_path}/evaluate/attempt-1") is not None
+
+
+def committed_inputs(run_uri: str) -> dict[str, str]:
+    with stage(CONFIG, run_uri, "select-window") as select:
+        select.commit(outputs={"window": "window.json"})
+    return {"window": select.uri}
+
+
+def test_a_stage_that_is_done_is_not_done_again(tmp_path: Path) -> None:
+    inputs = committed_inputs(str(tmp_path))
+    with stage(CONFIG, str(tmp_path), "evaluate", inputs) as first:
+        assert not first.committed
+        first.commit(figures={"auc": 0.75})
+    with stage(CONFIG, str(tmp_path), "evaluate", inputs) as again:
+        assert (again.committed, again.uri, again.figures) == (first.committed, first.uri, {"auc": 0.75})
+    assert not (tmp_path / "evaluate" / "attempt-2").exists()
+
+
+def test_other_inputs_or_another_configuration_make_another_attempt(tmp_path: Path) -> None:
+    inputs = committed_inputs(str(tmp_path))
+    with stage(CONFIG, str(tmp_path), "evaluate", inputs) as first:
+        first.commit()
+    for number, (config, changed) in enumerate(
+        [(load("small", ["seed=1"]), inputs), (CONFIG, committed_inputs(str(tmp_path)))], start=2
+    ):
+        with stage(config, str(tmp_path), "evaluate", changed) as other:
+            assert not other.committed and other.attempt.number == number
+            other.commit()
+
+
+def test_an_open_attempt_is_taken_up_where_that_is_asked_for(tmp_path: Path) -> None:
+    inputs = committed_inputs(str(tmp_path))
+    left = begin_attempt(str(tmp_path), "evaluate")
+    with stage(CONFIG, str(tmp_path), "evaluate", inputs, takes_up=True) as taken_up:
+        assert taken_up.attempt == left
+        taken_up.commit()
+    assert read_manifest(left.uri)[0].started_at == left.started_at
+
+
+@pytest.mark.parametrize("takes_up", [False, True])
+def test_an_attempt_that_failed_or_is_not_asked_for_is_left_alone(tmp_path: Path, takes_up: bool) -> None:
+    left = begin_attempt(str(tmp_path), "evaluate")
+    if takes_up:
+        fail(left, Failure(message="over", stage="evaluate"))
+    with stage(CONFIG, str(tmp_path), "evaluate", takes_up=takes_up) as current:
+        assert current.attempt.number == 2
+        current.commit()
+
+
+def test_a_stage_goes_on_in_its_next_attempt_where_the_one_taken_up_is_over(tmp_path: Path) -> None:
+    left = begin_attempt(str(tmp_path), "evaluate")
+    with stage(CONFIG, str(tmp_path), "evaluate", takes_up=True) as current:
+        current.begin_anew(JobDiedError("its job was gone"))
+        assert current.uri == f"{tmp_path}/evaluate/attempt-2"
+        current.commit()
+    failure = read_failure(left.uri)
+    assert failure is not None and failure.message == "its job was gone"
+    assert read_manifest(current.uri)[0].attempt == 2
+
+
+class StillThereError(Exception):
+    leaves_open = True
+
+
+def test_an_attempt_whose_job_may_live_on_has_not_failed(tmp_path: Path) -> None:
+    with pytest.raises(StillThereError), stage(CONFIG, str(tmp_path), "evaluate"):
+        raise StillThereError
+    assert read_failure(f"{tmp_path}/evaluate/attempt-1") is None
+    with stage(CONFIG, str(tmp_path), "evaluate", takes_up=True) as current:
+        assert current.attempt.number == 1
+        current.commit()
