@@ -5,6 +5,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from thaw.components import runs
+from thaw.components.config import load
+from thaw.components.refused import RefusedError
 from thaw.pipelines.cli import main
 
 
@@ -79,3 +82,28 @@ def test_one_damaged_run_does_not_hide_the_others(tmp_path):
         (tmp_path / "runs" / name / "run.json").write_text("{")
     result = thaw("runs", "--root", str(tmp_path))
     assert result.exit_code == 0 and result.output.count(" damaged ") == 2
+
+
+def test_why_says_in_the_same_words_what_was_refused(tmp_path):
+    run_uri = runs.create_run(str(tmp_path), "r", load("small"))
+    with pytest.raises(RefusedError), runs.refusing(run_uri, "select-window", "2026-02-30"):
+        raise RefusedError("date: '2026-02-30' is no day of the calendar")
+    result = thaw("why", "r", "--root", str(tmp_path))
+    assert result.output.splitlines() == [
+        "select-window was refused, and is not tried again; start a new run",
+        "date: '2026-02-30' is no day of the calendar",
+    ]
+
+
+def test_a_backbone_without_a_place_to_publish_it_is_refused_before_anything_is_made(tmp_path):
+    result = thaw("run", "--preset", "small", "--kind", "backbone", "--root", str(tmp_path))
+    assert result.exit_code == 1 and "backbone.publish_prefix_uri is not set" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", [["promoted"], ["diff", "one", "two"], ["promote", "one"], ["rerun", "--run", "one"]])
+def test_what_is_asked_of_runs_that_are_not_there_is_one_message(verb, tmp_path):
+    stage = ["--stage", "evaluate"] if verb[0] == "rerun" else []
+    result = thaw(*verb, *stage, "--root", str(tmp_path))
+    assert "Traceback" not in result.output
+    assert ("no promoted runs" if verb[0] == "promoted" else f"no run at {tmp_path}/runs/one") in result.output
