@@ -11,7 +11,15 @@ from thaw.components.evaluate.provenance import PipelineRecord, Provenance, Stag
 from thaw.components.evaluate.report import render_report
 from thaw.components.evaluate.result import EvaluationResult
 from thaw.components.launcher.stage_job import run_stage_job, takes_up
-from thaw.components.runs import Stage, StageManifest, check_same_config, read_manifest, stage, versions
+from thaw.components.runs import (
+    NotCommittedError,
+    Stage,
+    StageManifest,
+    check_same_config,
+    read_manifest,
+    stage,
+    versions,
+)
 from thaw.components.select_window.window import read_window
 
 STAGE = "evaluate"
@@ -78,10 +86,13 @@ def _evaluate(settings: RunConfig, backend: str, current: Stage) -> None:
 
 
 def _provenance(current: Stage, config: RunConfig) -> Provenance:
-    """The stages that led to the model, followed back from manifest to manifest."""
+    """The stages that led to the model, followed back from manifest to manifest, as far as they are kept."""
     ancestors = [current.manifests["model"]]
     while (parent := ancestors[0].inputs.get("parent")) is not None:
-        ancestors.insert(0, read_manifest(parent.uri)[0])
+        try:
+            ancestors.insert(0, read_manifest(parent.uri)[0])
+        except NotCommittedError:  # of an old run, of which somebody kept the model alone
+            break
     stages = (current.manifests["window"], *ancestors)
     run_id = current.attempt.run_id
     return Provenance(run_id, tuple(_record(manifest, run_id) for manifest in stages), versions())
