@@ -34,10 +34,9 @@ PATIENT_PAUSES_S: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)
 """As `PAUSES_S`, where a run is followed: an upgrade of the server takes minutes."""
 TOKEN_VARIABLE = "KF_PIPELINES_TOKEN"
 """Environment variable with a bearer token; what stands on a command line is seen by everyone on the machine."""
-PAGE_SIZE = 100
+PAGE_SIZE = 50
 
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
-_TOKEN_PATHS = (os.environ.get("KF_PIPELINES_SA_TOKEN_PATH", ""), "/var/run/secrets/kubeflow/pipelines/token")
 
 
 class ServerError(OSError):
@@ -101,8 +100,8 @@ class Server:
 
     def __init__(self, host: str | None = None, namespace: str | None = None):
         token = os.environ.get(TOKEN_VARIABLE)
-        in_pod = any(path and Path(path).exists() for path in _TOKEN_PATHS)
-        credentials = ServiceAccountTokenVolumeCredentials() if in_pod and not token else None
+        volume = ServiceAccountTokenVolumeCredentials()
+        credentials = volume if Path(volume._token_path).exists() and not token else None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._client = _Client(host=host, existing_token=token, credentials=credentials)

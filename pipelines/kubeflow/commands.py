@@ -193,12 +193,10 @@ def backfill_command(
     name = schedule or config.name
     placement = Placement(experiment, service_account, pipeline_root)
     asked: list[Request] = []
-    for day in days_between(parse_date(first, "--from"), parse_date(last, "--to")):
-        package = asked[0].package if asked else None
+    for date in days_between(parse_date(first, "--from"), parse_date(last, "--to")):
+        run_id, package = f"{name}-{date}", asked[0].package if asked else None
         asked.append(
-            request(
-                config, root, day, placement, run_id=f"{name}-{day}", num_retries=retries, kind=kind, package=package
-            )
+            request(config, root, date, placement, run_id=run_id, num_retries=retries, kind=kind, package=package)
         )
     server = Server(host, namespace)
     days = [look(server, day) for day in asked]

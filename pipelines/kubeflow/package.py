@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf import json_format
-from kfp import dsl
 
+from thaw.components.config import RunConfig
 from thaw.components.config.document import MAX_PARAMETER_BYTES
+from thaw.pipelines.compile import build_pipeline
 
 MAX_PIPELINE_BYTES = 1_000_000
 """Kubeflow keeps the compiled pipeline and its arguments in one object of Kubernetes, of which etcd takes 1.5 MiB."""
@@ -41,8 +42,18 @@ class Package:
         return {"pipeline_spec": self.spec, "platform_spec": self.platform} if self.platform else self.spec
 
 
-def package(pipeline: dsl.base_component.BaseComponent) -> Package:
-    """The compiled form of a pipeline."""
+def compiled(config: RunConfig, num_retries: int, kind: str) -> Package:
+    """A pipeline, compiled.
+
+    Args:
+        config: The run's configuration.
+        num_retries: How often KFP tries a failed step again.
+        kind: As of `build_pipeline`.
+
+    Raises:
+        ValueError: there is no such kind or stage.
+    """
+    pipeline = build_pipeline(config, num_retries, kind)
     return Package(_document(pipeline.pipeline_spec), _document(pipeline.platform_spec))
 
 

@@ -14,8 +14,8 @@ from thaw.components.config import RunConfig, to_parameter
 from thaw.components.select_window.calendar import parse_zone
 from thaw.pipelines.kubeflow import cron
 from thaw.pipelines.kubeflow.client import RecurringRun, Server, instant
-from thaw.pipelines.kubeflow.package import Package, check_arguments, package
-from thaw.pipelines.kubeflow.submit import Kind, Placement, check_kind, check_reachable
+from thaw.pipelines.kubeflow.package import Package, check_arguments, compiled
+from thaw.pipelines.kubeflow.submit import Kind, Placement, check_place
 from thaw.pipelines.kubeflow.windows import Timing, check_timing
 
 NEEDED_VERSION = (2, 17)
@@ -114,21 +114,17 @@ def schedule(
         ValueError: the name can begin no run's id, the pods can't reach the root or the data, the timing gives a D
             twice or before it is over, or the pipeline does not take these arguments.
     """
-    from thaw.pipelines.training import scheduled_pipeline
-
     if not name or len(name) > MAX_NAME_LENGTH:
         raise ValueError(f"schedule {name!r}: a name has 1 to {MAX_NAME_LENGTH} characters")
     runs.check_run_id(name)
     root = root.rstrip("/")
-    check_reachable(root, "--root")
-    check_reachable(config.data.uri, "data.uri")
-    check_kind(config, kind)
+    check_place(config, root, kind)
     check_timing(timing, config, now)
     if not 1 <= max_concurrency <= MAX_CONCURRENCY:
         raise ValueError(f"--max-concurrency {max_concurrency}: Kubeflow takes 1 to {MAX_CONCURRENCY}")
-    compiled = package(scheduled_pipeline(config, num_retries, kind))
-    made = Schedule(name, timing, config, root, placement, compiled, kind, num_retries, catch_up, max_concurrency)
-    check_arguments(compiled, made.arguments)
+    package = compiled(config, num_retries, "scheduled" if kind == "whole" else f"scheduled-{kind}")
+    made = Schedule(name, timing, config, root, placement, package, kind, num_retries, catch_up, max_concurrency)
+    check_arguments(package, made.arguments)
     return made
 
 

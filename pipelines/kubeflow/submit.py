@@ -13,9 +13,8 @@ import kfp_server_api
 from thaw.components import runs, storage
 from thaw.components.config import RunConfig, to_parameter
 from thaw.components.select_window.logs import wanted_logs
-from thaw.pipelines.compile import build_pipeline
 from thaw.pipelines.kubeflow.client import Run, Server
-from thaw.pipelines.kubeflow.package import Package, check_arguments, package
+from thaw.pipelines.kubeflow.package import Package, check_arguments, compiled
 
 Kind = Literal["whole", "backbone"]
 ENDED = ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
@@ -92,6 +91,7 @@ def request(
     kind: str = "whole",
     inputs: Mapping[str, str] | None = None,
     parent: runs.Parent | None = None,
+    package: Package | None = None,
 ) -> Request:
     """A request, checked as far as can be told from here; nothing is written and nothing is sent.
 
@@ -106,26 +106,24 @@ def request(
         kind: Which stages the run has.
         inputs: Arguments of its pipeline, beside the configuration, the run's folder and the backend. None: the date.
         parent: Of a rerun.
+        package: The compiled pipeline, where another request of the same kind and configuration has it.
 
     Raises:
         ValueError: the pods can't reach the root or the data, the calendar has no such window, or the pipeline does
             not take these arguments.
     """
     root = root.rstrip("/")
-    check_reachable(root, "--root")
-    check_reachable(config.data.uri, "data.uri")
-    check_kind(config, kind)
-    assert config.data.uri is not None
-    wanted_logs(config, config.data.uri, date)
+    check_place(config, root, kind)
+    wanted_logs(config, str(config.data.uri), date)
     digest = hashlib.sha256(to_parameter(config).encode()).hexdigest()[:6]
     run_id = run_id or f"{config.name}-{date}-{digest}"
     if len(run_id) > MAX_NAME_LENGTH:
         raise ValueError(f"--run-id: {run_id!r} has {len(run_id)} characters, at most {MAX_NAME_LENGTH} fit")
     runs.check_run_id(run_id)
-    compiled = package(build_pipeline(config, num_retries, kind))
     inputs = {"date": str(date)} if inputs is None else inputs
-    made = Request(config, root, run_id, date, placement, compiled, inputs, kind, parent)
-    check_arguments(compiled, made.arguments)
+    package = package or compiled(config, num_retries, kind)
+    made = Request(config, root, run_id, date, placement, package, inputs, kind, parent)
+    check_arguments(package, made.arguments)
     return made
 
 
@@ -205,18 +203,17 @@ def check_reachable(uri: str | None, parameter: str) -> None:
         raise ValueError(f"{parameter}: {uri} has a scheme that fsspec does not know; give one as gs:// or s3://")
 
 
-def check_kind(config: RunConfig, kind: Kind) -> None:
-    """Pass a configuration that says all that a run of this kind needs.
+def check_place(config: RunConfig, root: str, kind: str) -> None:
+    """Pass a run of which pods can reach all that it reads and writes.
 
     Raises:
-        ValueError: a run that is to publish a backbone makes none, or knows no place for it.
+        ValueError: the root, the data, or where a backbone is to be published are on this machine.
     """
-    if kind == "backbone":
-        if config.backbone.pretrain is None:
-            raise ValueError("--kind backbone: the document fetches its backbone; give backbone.pretrain")
-        if config.backbone.publish_prefix_uri is None:
-            raise ValueError("--kind backbone: backbone.publish_prefix_uri is not set: name the folder of backbones")
-        check_reachable(config.backbone.publish_prefix_uri, "backbone.publish_prefix_uri")
+    check_reachable(root, "--root")
+    check_reachable(config.data.uri, "data.uri")
+    publish_uri = config.backbone.publish_prefix_uri
+    if kind == "backbone" and publish_uri is not None:
+        check_reachable(publish_uri, "backbone.publish_prefix_uri")
 
 
 def _check_same(run: Run, asked: Request) -> None:

@@ -10,7 +10,8 @@ from kfp_server import KfpServer
 
 from thaw.components.config import RunConfig, load
 from thaw.pipelines.cli import main
-from thaw.pipelines.kubeflow import client
+from thaw.pipelines.kubeflow import client, package, schedule, submit
+from thaw.pipelines.kubeflow.package import Package
 
 CLUSTER = (
     "data.uri=gs://bucket/feed",
@@ -32,6 +33,25 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "PAUSES_S", (0, 0))
     monkeypatch.setattr(client, "PATIENT_PAUSES_S", (0,) * 5)
+
+
+@pytest.fixture(scope="session")
+def packages() -> dict[str, Package]:
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def compiled_once(packages: dict[str, Package], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling the same gives the same, and takes a second under a test's deep stack."""
+
+    def compiled(config: RunConfig, num_retries: int, kind: str) -> Package:
+        key = f"{config.recipe.policies} {config.cluster.image} {config.promotion is None} {num_retries} {kind}"
+        if key not in packages:
+            packages[key] = package.compiled(config, num_retries, kind)
+        return packages[key]
+
+    monkeypatch.setattr(submit, "compiled", compiled)
+    monkeypatch.setattr(schedule, "compiled", compiled)
 
 
 @pytest.fixture

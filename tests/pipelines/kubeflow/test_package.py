@@ -3,15 +3,14 @@ from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 from thaw.components.config import load
-from thaw.pipelines.kubeflow.package import Package, check_arguments, package
-from thaw.pipelines.training import scheduled_pipeline, training_pipeline
+from thaw.pipelines.kubeflow.package import Package, check_arguments, compiled
 
 GOOD = {"config": "{}", "root": "gs://b", "schedule": "s", "zone": "UTC", "lag_days": 1}
 
 
 @pytest.fixture(scope="module")
 def scheduled():
-    return package(scheduled_pipeline(load("small"), 1))
+    return compiled(load("small"), 1, "scheduled")
 
 
 def test_the_document_is_what_the_protobuf_reads(scheduled):
@@ -28,7 +27,7 @@ def test_a_platform_goes_along_where_there_is_one():
 
 def test_arguments_that_the_pipeline_takes_pass(scheduled):
     check_arguments(scheduled, GOOD)
-    check_arguments(package(training_pipeline(load("small"))), {"config": "{}", "run_uri": "gs://b", "date": "d"})
+    check_arguments(compiled(load("small"), 0, "whole"), {"config": "{}", "run_uri": "gs://b", "date": "d"})
 
 
 @pytest.mark.parametrize(

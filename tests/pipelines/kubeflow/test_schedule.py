@@ -6,6 +6,14 @@ from thaw.components import storage
 DAILY = ["--daily", "06:00", "--lag-days", "1"]
 
 
+BACKBONE = [
+    "--kind",
+    "backbone",
+    "--set",
+    "backbone={pretrain: {num_days: 2}, publish_prefix_uri: 'gs://bucket/backbones'}",
+]
+
+
 @pytest.fixture
 def schedule(thaw, config_options, gcs_uri):
     def run(*arguments, name="daily", root=gcs_uri):
@@ -87,6 +95,8 @@ def test_a_create_whose_answer_was_lost_takes_effect_once(schedule, kfp_server, 
         ([*DAILY, "--max-concurrency", "0"], "--max-concurrency 0: Kubeflow takes 1 to 10"),
         ([*DAILY, "--set", "data.uri=/data"], "data.uri: /data is on this machine"),
         ([*DAILY, "--set", "data.uri=null", "--set", "data.generate={kind: demo, size: S}"], "data.uri is not set"),
+        ([*DAILY, "--kind", "backbone"], "backbone.publish_prefix_uri is not set"),
+        ([*DAILY, *BACKBONE, "--set", "backbone.publish_prefix_uri=/here"], "/here is on this machine"),
         ([*DAILY, "--set", "data.window.num_days=1000000"], "data.window.num_days: 1000000 days"),
     ],
 )
@@ -141,7 +151,7 @@ def test_a_recurring_run_that_others_made_is_left_alone(schedule, kfp_server):
 def test_schedules_are_listed_with_their_next_windows(schedule, thaw, kfp_server, gcs_uri):
     assert "no schedules" in thaw("schedules").output
     assert schedule(*DAILY).exit_code == 0
-    assert schedule("--cron", "0 0 6 * * 1", "--lag-days", "2", "--kind", "backbone", name="weekly").exit_code == 0
+    assert schedule("--cron", "0 0 6 * * 1", "--lag-days", "2", *BACKBONE, name="weekly").exit_code == 0
     kfp_server.recurring[1]["mode"] = "DISABLE"
     lines = thaw("schedules").output.splitlines()
     assert lines[0] == f"daily: in force, cron '0 0 6 * * *', zone UTC, lag 1 days, {gcs_uri}"
@@ -150,8 +160,7 @@ def test_schedules_are_listed_with_their_next_windows(schedule, thaw, kfp_server
 
 
 def test_a_backbone_is_scheduled_by_its_own_pipeline(schedule, kfp_server):
-    overrides = ["--set", "backbone={pretrain: {num_days: 2}, publish_prefix_uri: 'gs://bucket/backbones'}"]
-    result = schedule("--cron", "0 0 6 * * 1", "--lag-days", "1", "--kind", "backbone", *overrides)
+    result = schedule("--cron", "0 0 6 * * 1", "--lag-days", "1", *BACKBONE)
     assert result.exit_code == 0, result.output
     tasks = kfp_server.recurring[0]["pipeline_spec"]["root"]["dag"]["tasks"]
     assert set(tasks) == {"select-window", "prepare-backbone", "publish-backbone"}

@@ -2,10 +2,12 @@ import json
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from kfp_server import Fault
 
 from thaw.components import runs, storage
 from thaw.components.config import from_parameter
+from thaw.pipelines.cli import main
 from thaw.pipelines.kubeflow import client
 
 DATE = ["--date", "2026-03-02"]
@@ -148,6 +150,19 @@ def test_a_token_of_the_environment_goes_along(submit, kfp_server, monkeypatch):
     monkeypatch.setenv("KF_PIPELINES_TOKEN", "secret")
     assert submit().exit_code == 0
     assert set(kfp_server.tokens) == {"Bearer secret"}
+
+
+def test_the_token_of_a_pods_volume_goes_along(submit, kfp_server, monkeypatch, tmp_path):
+    (tmp_path / "token").write_text("projected")
+    monkeypatch.setenv("KF_PIPELINES_SA_TOKEN_PATH", str(tmp_path / "token"))
+    assert submit().exit_code == 0
+    assert set(kfp_server.tokens) == {"Bearer projected"}
+
+
+def test_the_address_comes_from_where_kfps_client_takes_it(config_options, gcs_uri, kfp_server, monkeypatch):
+    monkeypatch.setenv("KF_PIPELINES_ENDPOINT", kfp_server.host)
+    result = CliRunner().invoke(main, ["submit", *config_options, *DATE, "--root", gcs_uri])
+    assert result.exit_code == 0 and len(kfp_server.runs) == 1
 
 
 def test_a_server_of_many_users_is_asked_in_the_users_namespace(submit, kfp_server):
