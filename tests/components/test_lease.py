@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from thaw.components import events, lease, storage
-from thaw.components.lease import LEASE, LeaseLostError
+from thaw.components.lease import LEASE
 
 TIMEOUT_S = 6
 LAUNCHER = """
@@ -111,16 +111,10 @@ def test_a_process_is_forked_between_two_reads_and_not_in_the_midst_of_one(tmp_p
 
 
 def test_a_lease_that_was_never_there_is_as_no_renewal(tmp_path: Path) -> None:
-    told = threading.Event()
-    found: list[LeaseLostError] = []
-
-    def lost(error: LeaseLostError) -> None:
-        found.append(error)
-        told.set()
-
-    lease.watch(str(tmp_path / LEASE), 0.2, lost)
-    assert told.wait(60)
-    assert str(tmp_path / LEASE) in str(found[0])
+    with process(RANK_0, str(tmp_path / LEASE), 0.2) as rank:
+        words, _ = rank.communicate(timeout=60)
+        assert rank.returncode == 1
+    assert str(tmp_path / LEASE) in words
 
 
 def test_a_store_that_refuses_for_a_while_is_told_and_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from thaw.components import storage
 from thaw.components.launcher.kubernetes import rbac
 from thaw.pipelines.cli import main
 
-sys.path.extend(str(Path(__file__).parents[1] / "components/launcher" / part) for part in ("", "kubernetes"))
+sys.path.append(str(Path(__file__).parents[1] / "components/launcher/kubernetes"))
 from jobs_server import JobsServer, at_work, stored_job
 
 Serve = Callable[..., JobsServer]

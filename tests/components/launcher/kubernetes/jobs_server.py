@@ -16,11 +16,12 @@ from thaw.components.config import load
 from thaw.components.launcher import pytorchjob
 
 NAMESPACE = "team"
+CONFIG = load("small")
 
 
 def stored_job(attempt_uri: str | Path, run_id: str, *conditions: str, **metadata: Any) -> dict[str, Any]:
     """A PyTorchJob of an attempt as the server has it, with these conditions."""
-    manifest = pytorchjob.render(stage_job(load("small"), run_id=run_id, output_uri=str(attempt_uri)))
+    manifest = pytorchjob.render(stage_job(CONFIG, run_id=run_id, output_uri=str(attempt_uri)))
     manifest["metadata"] |= {"uid": f"uid-{run_id}", "creationTimestamp": "2026-03-02T06:00:00Z", **metadata}
     manifest["status"] = {"conditions": [{"type": type_, "status": "True"} for type_ in conditions]}
     return manifest
