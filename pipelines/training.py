@@ -54,21 +54,11 @@ def stage_pipeline(settings: RunConfig, kind: str, num_retries: int = 0) -> dsl.
     settle = _settling(settings, num_retries)
     stages = config_stages(settings, kind)
 
-    def follow(
-        config: str, run_uri: str, backend: str, fingerprint: str, window_uri: str, parent_uri: str | None
-    ) -> None:
-        window = _imported("window", window_uri, dsl.Dataset)
-        parent = None
+    def follow(window_uri: str, parent_uri: str | None, **given: str) -> None:
+        window, parent = _imported("window", window_uri, dsl.Dataset), None
         if parent_uri is not None:
             parent = _imported("parent", parent_uri, dsl.Metrics if stages[0] == "promote" else dsl.Model)
-        common = {
-            "config": config,
-            "run_uri": run_uri,
-            "backend": backend,
-            "fingerprint": fingerprint,
-            "window": window,
-        }
-        _follow(settings, settle, stages, common, parent)
+        _follow(settings, settle, stages, {**given, "window": window}, parent)
 
     description = f"Freeze, then thaw: {', '.join(stages)}, on what another run left."
     if stages[0] == "prepare-backbone":
@@ -77,7 +67,7 @@ def stage_pipeline(settings: RunConfig, kind: str, num_retries: int = 0) -> dsl.
         def thaw_from_window(
             config: str, run_uri: str, window_uri: str, fingerprint: str, backend: str = "kubernetes"
         ) -> None:
-            follow(config, run_uri, backend, fingerprint, window_uri, None)
+            follow(window_uri, None, config=config, run_uri=run_uri, fingerprint=fingerprint, backend=backend)
 
         return thaw_from_window
 
@@ -85,7 +75,7 @@ def stage_pipeline(settings: RunConfig, kind: str, num_retries: int = 0) -> dsl.
     def thaw_from_stage(
         config: str, run_uri: str, window_uri: str, parent_uri: str, fingerprint: str, backend: str = "kubernetes"
     ) -> None:
-        follow(config, run_uri, backend, fingerprint, window_uri, parent_uri)
+        follow(window_uri, parent_uri, config=config, run_uri=run_uri, fingerprint=fingerprint, backend=backend)
 
     return thaw_from_stage
 
