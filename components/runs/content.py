@@ -49,14 +49,14 @@ def check_output(reference: Reference, manifest: StageManifest, name: str, *, wh
         CheckpointError: a file of the checkpoint is missing or holds something else, with both digests.
     """
     uri = output_uri(reference.uri, manifest, name)
-    where = f"{manifest.stage} of run {manifest.run_id}: {uri}"
-    written = manifest.digests[name]
+    written, whose = manifest.digests[name], f"{manifest.stage} of run {manifest.run_id}"
     if not storage.exists(uri):
-        raise ChangedOutputError(f"{where}: not there; it was written as {written}")
-    present = content_digest(uri)
+        raise ChangedOutputError(f"{whose}: {uri} is not there; it was written as {written}")
+    is_checkpoint = not storage.is_file(uri)
+    place, present = storage.join(uri, COMPLETE) if is_checkpoint else uri, content_digest(uri)
     if present is None:
-        raise ChangedOutputError(f"{where}: {COMPLETE} is not there; it was written as {written}")
+        raise ChangedOutputError(f"{whose}: {place} is not there; it was written as {written}")
     if present != written:
-        raise ChangedOutputError(f"{where}: it is {present}, and was written as {written}")
-    if not storage.is_file(uri):
+        raise ChangedOutputError(f"{whose}: {place} is {present}, and was written as {written}")
+    if is_checkpoint:
         check_content(uri) if whole else read_complete(uri)

@@ -85,6 +85,6 @@ def test_figures_that_are_not_what_evaluate_wrote_promote_nothing(tmp_path: Path
     run_uri, reference, manifest = evaluated(str(tmp_path), "one", DATE, auc=0.6)
     metrics = Path(reference.uri, "metrics.json")
     metrics.write_text(metrics.read_text().replace("0.6", "0.9"))
-    with pytest.raises(ChangedOutputError, match=r"metrics\.json: it is sha256:"):
+    with pytest.raises(ChangedOutputError, match=r"metrics\.json is sha256:"):
         claim(run_uri, reference, manifest, "click auc")
     assert not (tmp_path / "promoted").exists()

@@ -48,9 +48,9 @@ def test_files_and_checkpoints_have_digests_wherever_they_lie(store_uri: str) ->
 @pytest.mark.parametrize(
     ("name", "content", "error", "words"),
     [
-        ("metrics.json", b"[]", ChangedOutputError, "metrics.json: it is sha256:"),
-        ("metrics.json", None, ChangedOutputError, "metrics.json: not there; it was written as sha256:"),
-        ("model/complete.json", b"[]", ChangedOutputError, "model: it is sha256:"),
+        ("metrics.json", b"[]", ChangedOutputError, "metrics.json is sha256:"),
+        ("metrics.json", None, ChangedOutputError, "metrics.json is not there; it was written as sha256:"),
+        ("model/complete.json", b"[]", ChangedOutputError, "model/complete.json is sha256:"),
         ("model/complete.json", None, ChangedOutputError, "complete.json is not there; it was written as sha256:"),
         ("model/__0_0.distcp", b"tensorS", CheckpointError, "__0_0.distcp is sha256:"),
         ("model/__0_0.distcp", b"tensor", CheckpointError, "__0_0.distcp has 6 bytes, 7 bytes expected"),
