@@ -12,7 +12,11 @@ from kubernetes.config.incluster_config import SERVICE_HOST_ENV_NAME
 NUM_CONNECTIONS = 32
 """How many requests can be under way at once."""
 
-_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+POD_NAMESPACE_PATH = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+"""In a pod, the namespace of the pod."""
+
+_NUM_CONNECTIONS = 64
+"""Kept open for the threads that share a client."""
 
 
 def connect(context: str | None = None) -> ApiClient:
@@ -33,6 +37,7 @@ def connect(context: str | None = None) -> ApiClient:
         else:
             config.load_kube_config(os.environ.get("KUBECONFIG"), context, client_configuration=configuration)
     configuration.retries = False
+    configuration.connection_pool_maxsize = _NUM_CONNECTIONS
     configuration.connection_pool_maxsize = NUM_CONNECTIONS
     return ApiClient(configuration)
 
@@ -44,7 +49,7 @@ def namespace_of(context: str | None = None) -> str:
         ValueError: as `connect`.
     """
     if _in_a_pod(context):
-        return _POD_NAMESPACE.read_text().strip()
+        return POD_NAMESPACE_PATH.read_text().strip()
     with _explained():
         contexts, current = config.list_kube_config_contexts(os.environ.get("KUBECONFIG"))
     chosen = current if context is None else next((each for each in contexts if each["name"] == context), None)

@@ -220,7 +220,7 @@ class Api:
             try:
                 yield from response.stream(None, decode_content=False)
             finally:
-                response.release_conn()
+                response.close()
 
     def _call(
         self,

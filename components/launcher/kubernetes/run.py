@@ -5,13 +5,13 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from thaw.components import events, storage
 from thaw.components.launcher import processes, pytorchjob
 from thaw.components.launcher.failure import JobFailed
 from thaw.components.launcher.job import TrainingJob, document_digest
+from thaw.components.launcher.kubernetes import access
 from thaw.components.launcher.kubernetes.cancel import Canceller
 from thaw.components.launcher.kubernetes.client import Api, ApiError
 from thaw.components.launcher.kubernetes.logs import Streams
@@ -24,7 +24,6 @@ LAUNCHED = "launched.json"
 """In the attempt's folder, once its job has been created."""
 
 _POD_VARIABLES = (("KFP_POD_NAME", "KFP_POD_UID"), ("POD_NAME", "POD_UID"))
-_POD_NAMESPACE_PATH = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _DELETE_PATIENCE_S = 60.0
 _LATE_PATIENCE_S = 3.0
 """The same once this process is told to end."""
@@ -143,14 +142,16 @@ class _Launcher:
         watchdog = Watchdog(self._cluster, pytorchjob.replica_names(self._manifest), _age_s(state))
         logs = Streams(self._api, self._on_line)
         looked_s = began_s = self._clock()
+        doubted = False
         while not state.succeeded:
             pods = replicas(self._name, self._api.list_pods(self._name, watchdog.left_s))
             self._tell(state, pods)
             logs.follow(pods)
             now_s = self._clock()
             verdict = None if state.failed else watchdog.judge(now_s - looked_s, state, pods)
-            if now_s - began_s > self._cluster.poll_s:
-                # An outage lies between job and pods, and much may have happened in it. The next look decides.
+            doubted = not doubted and now_s - began_s > self._cluster.poll_s
+            if doubted:
+                # An outage may lie between job and pods, and much have happened in it. The next look decides.
                 verdict = None
             if state.failed or verdict:
                 remains = Remains(self._api, self._name, pods, self._log_uri, logs.finish())
@@ -254,7 +255,7 @@ def _owner_references(namespace: str) -> list[dict[str, str]]:
     An owner in another namespace does not count: the garbage collector would take it for gone, and the job with it.
     """
     with suppress(FileNotFoundError):
-        if _POD_NAMESPACE_PATH.read_text().strip() != namespace:
+        if access.POD_NAMESPACE_PATH.read_text().strip() != namespace:
             return []
     for name, uid in _POD_VARIABLES:
         if name in os.environ and uid in os.environ:

@@ -10,6 +10,8 @@ from thaw.components.launcher.pytorchjob import JobState
 MAX_RESTARTS = 3
 """Of containers, over all replicas. The job asks for none: a rank that was started again can't rejoin the others."""
 
+_NUM_TOLD = 3
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -100,8 +102,11 @@ class Watchdog:
 
     def _never_started(self, job: JobState, missing: Sequence[str], replicas: Sequence[Replica]) -> Verdict:
         waits = {replica.name: replica.waits_for for replica in replicas if not replica.started}
-        told = [f"{name}: {waits[name] or 'pending'}" for name in missing if name in waits]
+        waiting = [name for name in missing if name in waits]
         podless = [name for name in missing if name not in waits]
+        told = [f"{name}: {waits[name] or 'pending'}" for name in waiting[:_NUM_TOLD]]
+        if waiting[_NUM_TOLD:]:
+            told.append(f"{len(waiting) - _NUM_TOLD} more wait")
         if podless:
             told.append(f"no pod of {podless[0]}" + (f" and {len(podless) - 1} more" if podless[1:] else ""))
         suspended = "; it is suspended, and has no queue that would let it in" if job.suspended else ""

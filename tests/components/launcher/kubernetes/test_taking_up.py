@@ -15,7 +15,7 @@ from scripted_api import BOTH_RUN, Fault, JobState, PodState, ScriptedApi, condi
 from thaw.components import storage
 from thaw.components.launcher import pytorchjob
 from thaw.components.launcher.failure import JobFailed
-from thaw.components.launcher.kubernetes import run
+from thaw.components.launcher.kubernetes import access
 
 RUNNING = JobState(condition("Created", "Running"), BOTH_RUN)
 FAILED = JobState(condition("Created", "Running", "Failed"), (PodState("master-0", "Failed", 7),))
@@ -212,7 +212,7 @@ def test_a_pod_of_another_namespace_owns_nothing(
     api: ScriptedApi, launcher: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "namespace").write_text("kubeflow")
-    monkeypatch.setattr(run, "_POD_NAMESPACE_PATH", tmp_path / "namespace")
+    monkeypatch.setattr(access, "POD_NAMESPACE_PATH", tmp_path / "namespace")
     monkeypatch.setenv("KFP_POD_NAME", "p")
     monkeypatch.setenv("KFP_POD_UID", "1")
     api.script = [JobState(condition("Succeeded"))]
