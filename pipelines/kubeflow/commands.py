@@ -19,7 +19,7 @@ from thaw.pipelines.kubeflow.backfill import backfill as fill
 from thaw.pipelines.kubeflow.backfill import days_between, look
 from thaw.pipelines.kubeflow.client import RecurringRun, Server, as_json
 from thaw.pipelines.kubeflow.cost import cost_lines
-from thaw.pipelines.kubeflow.replace import put, remove, utc_now
+from thaw.pipelines.kubeflow.replace import first_after, put, remove, utc_now
 from thaw.pipelines.kubeflow.schedule import check_server, digest_of, is_enabled, schedule, start_of, timing_of
 from thaw.pipelines.kubeflow.submit import (
     Kind,
@@ -140,9 +140,9 @@ def schedule_command(
         catch_up=catch_up,
         max_concurrency=max_concurrency,
     )
-    console().print(windows_table(timing, config, now))
     server = Server(host, namespace)
     check_server(server, server_version)
+    console().print(windows_table(timing, config, first_after(server, asked, now)))
     if sys.stdin.isatty() and not yes and not click.confirm(f"Put schedule {name} into force at {server.host}?"):
         raise ValueError(f"schedule {name} is left as it was")
     put(server, asked, print)

@@ -51,11 +51,30 @@ def put(server: Server, wanted: Schedule, say: Say, now: Now = utc_now) -> None:
         server.set_enabled(new, True)
         say(f"schedule {wanted.name} is enabled again")
     else:
-        new = _make(server, wanted, wanted.timing.end_of(_first_day_done(wanted, now())), enabled=True)
+        new = _make(server, wanted, wanted.timing.end_of(_last_day_done(wanted, now())), enabled=True)
         say(f"schedule {wanted.name} is made")
     for recurring in made_for(server, wanted.name):
         if recurring.recurring_run_id != new.recurring_run_id:
             _remove(server, recurring)
+
+
+def first_after(server: Server, wanted: Schedule, now: datetime.datetime) -> datetime.datetime:
+    """After which instant the first run of a schedule comes, were it put into force now. Changes nothing.
+
+    Raises:
+        ValueError: as `put`.
+        ServerError: the server is not there, or refuses.
+    """
+    found = made_for(server, wanted.name)
+    same = [recurring for recurring in found if digest_of(recurring) == wanted.digest]
+    if any(map(is_enabled, same)):
+        return now
+    if found:
+        start = wanted.timing.end_of(max(_last_day(server, recurring) for recurring in found))
+    else:
+        start = wanted.timing.end_of(_last_day_done(wanted, now))
+    missed = wanted.timing.cron.latest(now)
+    return start if missed is None or missed <= start else missed - datetime.timedelta(seconds=1)
 
 
 def remove(server: Server, name: str, say: Say) -> None:
@@ -142,7 +161,7 @@ def _last_day(server: Server, recurring: RecurringRun) -> datetime.date:
     return timing.day(timing.cron.latest(at) or at)
 
 
-def _first_day_done(wanted: Schedule, now: datetime.datetime) -> datetime.date:
+def _last_day_done(wanted: Schedule, now: datetime.datetime) -> datetime.date:
     """The last D that a schedule without a predecessor is not to run."""
     latest = wanted.timing.cron.latest(now)
     done = wanted.timing.day(latest or now)

@@ -12,6 +12,7 @@ import kfp_server_api
 from thaw.components import runs
 from thaw.components.config import RunConfig, to_parameter
 from thaw.components.select_window.calendar import parse_zone
+from thaw.components.select_window.logs import wanted_logs
 from thaw.pipelines.kubeflow import cron
 from thaw.pipelines.kubeflow.client import RecurringRun, Server, instant
 from thaw.pipelines.kubeflow.package import Package, check_arguments, compiled
@@ -112,7 +113,7 @@ def schedule(
 
     Raises:
         ValueError: the name can begin no run's id, the pods can't reach the root or the data, the timing gives a D
-            twice or before it is over, or the pipeline does not take these arguments.
+            twice or before it is over, the calendar has no such window, or the pipeline does not take these arguments.
     """
     if not name or len(name) > MAX_NAME_LENGTH:
         raise ValueError(f"schedule {name!r}: a name has 1 to {MAX_NAME_LENGTH} characters")
@@ -120,6 +121,7 @@ def schedule(
     root = root.rstrip("/")
     check_place(config, root, kind)
     check_timing(timing, config, now)
+    wanted_logs(config, str(config.data.uri), timing.day(now))
     if not 1 <= max_concurrency <= MAX_CONCURRENCY:
         raise ValueError(f"--max-concurrency {max_concurrency}: Kubeflow takes 1 to {MAX_CONCURRENCY}")
     package = compiled(config, num_retries, "scheduled" if kind == "whole" else f"scheduled-{kind}")

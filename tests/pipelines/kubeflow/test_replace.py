@@ -13,7 +13,7 @@ from thaw.components.config import load
 from thaw.components.select_window.step import run_scheduled
 from thaw.pipelines.kubeflow.client import Server, ServerError
 from thaw.pipelines.kubeflow.cron import daily, parse
-from thaw.pipelines.kubeflow.replace import put
+from thaw.pipelines.kubeflow.replace import first_after, put
 from thaw.pipelines.kubeflow.schedule import schedule
 from thaw.pipelines.kubeflow.submit import Placement
 from thaw.pipelines.kubeflow.windows import Timing
@@ -120,8 +120,12 @@ def test_another_hour_runs_no_day_twice_and_leaves_none_out(world, wanted, befor
     world.kfp.now = at("2026-03-01 12:00")
     world.put(wanted(Timing(daily(before), UTC, 1)))
     world.let_pass(at(when))
-    world.put(wanted(Timing(daily(after), UTC, 1)))
+    new = wanted(Timing(daily(after), UTC, 1))
+    first = new.timing.cron.next(first_after(Server(world.kfp.host), new, world.kfp.now))
+    num_runs = len(world.kfp.runs)
+    world.put(new)
     world.let_pass(at("2026-03-09 20:00"))
+    assert at(world.kfp.runs[num_runs]["scheduled_at"].rstrip("Z")) == first
     world.check("2026-03-01" if before == "06:00" else "2026-02-28", "2026-03-08")
 
 

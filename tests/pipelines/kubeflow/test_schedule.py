@@ -46,8 +46,8 @@ def test_catching_up_and_more_runs_at_once_are_choices(schedule, kfp_server):
     assert (kfp_server.recurring[0]["no_catchup"], kfp_server.recurring[0]["max_concurrency"]) == (False, "3")
 
 
-def test_the_next_seven_windows_are_shown_before_anything_is_sent(schedule, kfp_server):
-    kfp_server.faults.append(Fault("GET", "/healthz", status=403))
+def test_the_next_seven_windows_are_shown_before_the_schedule_is_made(schedule, kfp_server):
+    kfp_server.faults.append(Fault("POST", "/recurringruns", status=403))
     result = schedule(*DAILY)
     assert result.exit_code == 1
     header, *rows = result.output.splitlines()[:8]
