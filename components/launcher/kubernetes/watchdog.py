@@ -38,7 +38,7 @@ class Watchdog:
         self._cluster = cluster
         self._replica_names = replica_names
         self._active_s = self._starting_s = active_s
-        self._queued_s = 0.0
+        self._queued_s = self._over_s = 0.0
         self._has_started = False
 
     @property
@@ -56,7 +56,8 @@ class Watchdog:
         """
         if job.queued:
             self._queued_s += passed_s
-            self._starting_s, self._has_started = 0.0, False
+            self._starting_s = self._over_s = 0.0
+            self._has_started = False
             return self._judge_queued()
         self._queued_s = 0.0
         self._active_s += passed_s
@@ -76,6 +77,16 @@ class Watchdog:
             )
         if not self._has_started and self._starting_s >= self._cluster.start_timeout_s:
             return self._never_started(job, missing, replicas)
+        # Either ends the job, which is for the operator to say.
+        over = next((each for each in replicas if each.failed or (each.name, each.exit_code) == ("master-0", 0)), None)
+        self._over_s = self._over_s + passed_s if over else 0.0
+        if over and self._over_s >= self._cluster.start_timeout_s:
+            return Verdict(
+                f"{over.name} ended with exit code {over.exit_code}, and in {self._cluster.start_timeout_s:g} s "
+                f"(cluster.start_timeout_s) the job did not; {job.last_condition}",
+                over.name,
+                hint="see that the training operator runs",
+            )
         if self._active_s >= self._cluster.deadline_s:
             return Verdict(
                 f"it was not done after {self._cluster.deadline_s} s (cluster.deadline_s); {job.last_condition}",

@@ -179,6 +179,18 @@ def test_containers_that_are_started_again_and_again_end_the_job(api: ScriptedAp
     assert len(api.made("DELETE")) == 1
 
 
+@pytest.mark.parametrize(
+    "ended", [PodState("worker-0", "Failed", 3), PodState("master-0", "Succeeded", 0)], ids=["failed", "done"]
+)
+def test_a_job_whose_operator_is_gone_ends_with_its_pods(api: ScriptedApi, launcher: Any, ended: PodState) -> None:
+    others = [pod for pod in BOTH_RUN if pod.replica != ended.replica]
+    api.script = [RUNNING] * 5 + [JobState(condition("Created", "Running"), (*others, ended))]
+    error = failure(launcher)
+    assert launcher.now_s == 10
+    assert f"{ended.replica} ended with exit code {ended.exit_code}, and in 5 s" in str(error)
+    assert error.hint == "see that the training operator runs"
+
+
 def test_a_job_that_can_not_be_deleted_is_told_to_live_on(api: ScriptedApi, launcher: Any) -> None:
 
     api.faults = [Fault("DELETE", launcher.job.name, status=503, times=100)]
