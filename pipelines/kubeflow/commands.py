@@ -143,7 +143,7 @@ def schedule_command(
     server = Server(host, namespace)
     check_server(server, server_version)
     console().print(windows_table(timing, config, first_after(server, asked, now)))
-    if sys.stdin.isatty() and not yes and not click.confirm(f"Put schedule {name} into force at {server.host}?"):
+    if not yes and _someone_is_there() and not click.confirm(f"Put schedule {name} into force at {server.host}?"):
         raise ValueError(f"schedule {name} is left as it was")
     put(server, asked, print)
 
@@ -235,6 +235,10 @@ def doctor_command(
     console().print(table)
     if num_missing:
         raise ValueError(f"{num_missing} missing")
+
+
+def _someone_is_there() -> bool:
+    return sys.stdin.isatty()
 
 
 def _ticks(daily: str | None, expression: str | None) -> cron.Cron:

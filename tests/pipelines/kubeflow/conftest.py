@@ -64,8 +64,8 @@ def kfp_server() -> Iterator[KfpServer]:
 def thaw(kfp_server: KfpServer) -> Callable[..., Result]:
     """Runs a verb against the server."""
 
-    def run(*arguments: str) -> Result:
-        return CliRunner().invoke(main, [*arguments, "--host", kfp_server.host])
+    def run(*arguments: str, typed: str | None = None) -> Result:
+        return CliRunner().invoke(main, [*arguments, "--host", kfp_server.host], input=typed)
 
     return run
 

@@ -2,6 +2,7 @@ import pytest
 from kfp_server import Fault
 
 from thaw.components import storage
+from thaw.pipelines.kubeflow import commands
 
 DAILY = ["--daily", "06:00", "--lag-days", "1"]
 
@@ -16,8 +17,8 @@ BACKBONE = [
 
 @pytest.fixture
 def schedule(thaw, config_options, gcs_uri):
-    def run(*arguments, name="daily", root=gcs_uri):
-        return thaw("schedule", name, *config_options, "--root", root, *arguments)
+    def run(*arguments, name="daily", typed=None):
+        return thaw("schedule", name, *config_options, "--root", gcs_uri, *arguments, typed=typed)
 
     return run
 
@@ -54,6 +55,16 @@ def test_the_next_seven_windows_are_shown_before_the_schedule_is_made(schedule, 
     assert header.split("  ")[0] == "scheduled for (UTC)"
     assert len({row.split()[3] for row in rows}) == 7
     assert all(row.split()[2] == "06:00:00" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("typed", "options", "is_made"), [("n\n", [], False), ("y\n", [], True), ("", ["--yes"], True)]
+)
+def test_whoever_sits_at_a_terminal_is_asked_first(schedule, kfp_server, monkeypatch, typed, options, is_made):
+    monkeypatch.setattr(commands, "_someone_is_there", lambda: True)
+    result = schedule(*DAILY, *options, typed=typed)
+    assert ("Put schedule daily into force at http" in result.output) == (not options)
+    assert (result.exit_code == 0) == is_made == bool(kfp_server.recurring)
 
 
 def test_asking_twice_is_asking_once(schedule, kfp_server):

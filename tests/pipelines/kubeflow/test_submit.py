@@ -109,6 +109,15 @@ def test_a_create_whose_answer_was_lost_is_looked_up_and_takes_effect_once(submi
     assert after_fault[0][0] == "GET" and "filter=" in after_fault[0][1]
 
 
+def test_a_create_that_timed_out_after_its_effect_is_not_sent_again(submit, kfp_server, monkeypatch):
+    monkeypatch.setattr(client, "REQUEST_TIMEOUT_S", 1)
+    kfp_server.faults.append(Fault("POST", "/runs", status=0, after_effect=True))
+    result = submit()
+    assert result.exit_code == 0, result.output
+    assert [path for method, path, _ in kfp_server.writes() if path == "/runs"] == ["/runs"]
+    assert len(kfp_server.runs) == 1
+
+
 def test_a_server_that_stops_in_mid_answer_is_given_up_after_its_time(submit, kfp_server, monkeypatch):
     monkeypatch.setattr(client, "REQUEST_TIMEOUT_S", 1)
     monkeypatch.setattr(client, "PAUSES_S", ())
@@ -196,6 +205,13 @@ def test_what_cannot_run_is_refused_before_any_request(submit, kfp_server, gcs_u
     assert words in result.output and "YYYY-MM-DD" in result.output if "--date" in arguments else words in result.output
     assert kfp_server.requests == []
     assert storage.list_dirs(gcs_uri) == []
+
+
+def test_data_that_the_document_has_generated_are_made_where_the_pods_find_them(thaw, kfp_server, gcs_uri):
+    assert thaw("submit", "--preset", "small", *DATE, "--root", gcs_uri).exit_code == 0
+    config = from_parameter(kfp_server.runs[0]["runtime_config"]["parameters"]["config"])
+    assert config.data.uri.startswith(f"{gcs_uri}/data/demo-S-")
+    assert storage.exists(f"{config.data.uri}/requests")
 
 
 def test_a_dry_run_prints_the_request_the_jobs_and_their_cost_and_does_nothing(submit, kfp_server, gcs_uri):
