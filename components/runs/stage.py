@@ -191,7 +191,7 @@ def _record(attempt: Attempt, error: BaseException) -> None:
         replica=getattr(error, "replica", None),
         exit_code=getattr(error, "exit_code", None),
         signal=getattr(error, "signal", None),
-        last_lines=tuple(getattr(error, "last_lines", None) or stack.splitlines()[-NUM_LAST_LINES:]),
+        last_lines=tuple(getattr(error, "last_lines", stack.splitlines()[-NUM_LAST_LINES:])),
         hint=getattr(error, "hint", None) or _hint(error),
         failed_at=now(),
     )

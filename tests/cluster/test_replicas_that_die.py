@@ -129,8 +129,8 @@ def test_a_worker_that_dies_fails_the_step_and_the_next_try_trains_every_other_r
 @pytest.mark.parametrize(
     ("overrides", "cause"),
     [
-        (["cluster.memory=100Mi"], "OOMKilled"),
-        (["cluster.node_selector={disk: of-diamond}", "cluster.start_timeout_s=3"], "didn't match node selector"),
+        (["cluster.memory=350Mi"], "OOMKilled"),
+        (["cluster.node_selector={disk: of-diamond}", "cluster.start_timeout_s=3"], "Unschedulable"),
         (["cluster.image=localhost:1/none:1", "cluster.start_timeout_s=15"], "localhost:1/none:1"),
     ],
     ids=["out-of-memory", "unschedulable", "no-image"],

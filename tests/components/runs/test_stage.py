@@ -84,6 +84,17 @@ def test_a_failure_keeps_what_the_exception_knows(tmp_path: Path) -> None:
     assert failure.hint == "give the replicas more memory"
 
 
+class SilentJobError(Exception):
+    last_lines = ()
+
+
+def test_a_job_that_left_no_lines_is_not_given_those_of_the_step(tmp_path: Path) -> None:
+    with pytest.raises(SilentJobError), stage(CONFIG, str(tmp_path), "train-frozen"):
+        raise SilentJobError("worker-1 was killed")
+    failure = read_failure(f"{tmp_path}/train-frozen/attempt-1")
+    assert failure is not None and failure.last_lines == ()
+
+
 @pytest.mark.parametrize(
     ("error", "message", "hint", "has_stack"),
     [
