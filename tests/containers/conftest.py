@@ -7,7 +7,7 @@ import docker_engine
 import pytest
 from compiled_steps import Step, compiled, play
 
-from thaw.components.config import RunConfig, load
+from thaw.components.config import RunConfig, load, to_parameter
 
 ROOT = Path(__file__).parents[2]
 TINY = (
@@ -64,10 +64,10 @@ def played(image, volume, tmp_path_factory):
     def execute(step):
         steps.append(step)
         docker_engine.run(step.image, step.command, *docker_engine.at_home(volume), "--user=12345:54321")
-        return json.loads(docker_engine.run(image, ["cat", step.output_path], *docker_engine.at_home(volume)).stdout)
+        return json.loads(docker_engine.read(image, volume, step.output_path))
 
     parameters = {
-        "config": config.model_dump_json(),
+        "config": to_parameter(config),
         "run_uri": run_uri,
         "date": str(config.data.window.date),
         "backend": "local",

@@ -31,6 +31,11 @@ def at_home(volume: str) -> tuple[str, ...]:
     return (*READ_ONLY, "--volume", f"{volume}:{HOME}")
 
 
+def read(image: str, volume: str, path: str) -> str:
+    """A file of a volume that is mounted as the user's home."""
+    return run(image, ["cat", path], *at_home(volume)).stdout
+
+
 @contextmanager
 def started(image: str, command: Sequence[str], *flags: str) -> Iterator[str]:
     """The id of a container at work; it is gone after the block."""

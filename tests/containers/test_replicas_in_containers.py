@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pytest
-from docker_engine import HOME, at_home, docker, exit_code, follow, made, run, started
+from docker_engine import HOME, at_home, docker, exit_code, follow, made, read, run, started
 
 from thaw.components.jobs import JobSpec
 from thaw.components.launcher import pytorchjob
@@ -40,10 +40,6 @@ def job(image, volume, played, request):
     write = ["sh", "-c", f"mkdir {output_uri} && cat > {again.spec_uri}"]
     run(image, write, *at_home(volume), stdin=again.spec.model_dump_json())
     return Job(pytorchjob.render(again), output_uri)
-
-
-def read(image, volume, path):
-    return run(image, ["cat", path], *at_home(volume)).stdout
 
 
 def start_pods(stack, job, network, volume):
