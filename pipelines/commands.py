@@ -112,27 +112,33 @@ def runs_command(root: str, limit: int) -> None:
     from thaw.pipelines.results import report_uri
 
     newest = runs.newest_runs(absolute(root), limit)
-    repeats = any(runs.parent_of(status.record) for status in newest.statuses)
-    table = Table(
-        "run", "began", "date", *(["repeats"] if repeats else []), "state", "report", box=None, pad_edge=False
-    )
+    kinds = {status.uri: _kind(status.record) for status in newest.statuses}
+    has_parts = any(kinds.values())
+    table = Table("run", "began", "date", *(["what"] if has_parts else []), "state", "report", box=None, pad_edge=False)
     for status in newest.statuses:
-        record, parent = status.record, runs.parent_of(status.record)
-        repeated = f"{parent.run} {record.extra['kind'].replace(':', ' ')}" if parent else ""
+        record = status.record
         state: str = status.state
         for stage in status.stages:
             if stage.state not in ("committed", "absent"):
                 state = f"{stage.state} in {stage.stage}"
                 break
         date = str(record.extra.get("date", ""))
-        again = [repeated] if repeats else []
-        table.add_row(record.run_id, record.created_at, date, *again, state, report_uri(status) or "")
+        what = [kinds[status.uri]] if has_parts else []
+        table.add_row(record.run_id, record.created_at, date, *what, state, report_uri(status) or "")
     for uri, fault in newest.damaged:
-        table.add_row(uri.rpartition("/")[2], "", "", *([""] if repeats else []), "damaged", fault)
+        table.add_row(uri.rpartition("/")[2], "", "", *([""] if has_parts else []), "damaged", fault)
     out = console()
     out.print(table if newest.num_runs else f"no runs in {storage.join(root, 'runs')}")
     if newest.num_runs > limit:
         out.print(f"{newest.num_runs - limit} older runs are not shown: --limit")
+
+
+def _kind(record: runs.RunRecord) -> str:
+    """What a run is, where it is not a whole one: `backbone`, or `r from evaluate`."""
+    parent, kind = runs.parent_of(record), str(record.extra.get("kind", "whole"))
+    if parent is not None:
+        return f"{parent.run} {kind.replace(':', ' ')}"
+    return "" if kind == "whole" else kind
 
 
 def why_command(run_id: str, root: str) -> None:

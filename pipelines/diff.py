@@ -81,7 +81,8 @@ def _part(name: str, one: Mapping[str, Any], two: Mapping[str, Any], equal: str,
     for key in [*one, *(key for key in two if key not in one)]:
         left, right = one.get(key, NONE), two.get(key, NONE)
         if left != right or (whole and one != two):
-            change = f"{right - left:+.4f}" if isinstance(left, float) and isinstance(right, float) else ""
+            are_numbers = isinstance(left, float) and isinstance(right, float)
+            change = "" if not are_numbers else "equal" if left == right else f"{right - left:+.4f}"
             rows.append((key, _shown(left), _shown(right), change))
     return Part(name, tuple(rows), equal)
 
