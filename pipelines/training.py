@@ -100,7 +100,13 @@ def scheduled_pipeline(
         name=_name(kind) + "-scheduled", description="Freeze, then thaw, over the window that the schedule gives."
     )
     def thaw_scheduled(
-        config: str, root: str, schedule: str, zone: str = "UTC", lag_days: int = 1, backend: str = "kubernetes"
+        config: str,
+        root: str,
+        schedule: str,
+        cron: str,
+        zone: str = "UTC",
+        lag_days: int = 1,
+        backend: str = "kubernetes",
     ) -> None:
         select = _named("select-window", select_scheduled_window)
         selected = settle(
@@ -110,6 +116,7 @@ def scheduled_pipeline(
                 schedule=schedule,
                 # KFP's driver fills in a placeholder only where it is the whole constant value of a task's input.
                 scheduled_time=dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER,
+                cron=cron,
                 zone=zone,
                 lag_days=lag_days,
                 kfp_run=dsl.PIPELINE_JOB_ID_PLACEHOLDER,

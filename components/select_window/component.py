@@ -41,6 +41,7 @@ def select_scheduled_window(
     root: str,
     schedule: str,
     scheduled_time: str,
+    cron: str,
     zone: str,
     lag_days: int,
     kfp_run: str,
@@ -55,6 +56,7 @@ def select_scheduled_window(
         root: Where `runs/` lies. The run's folder is `<root>/runs/<schedule>-<D>`.
         schedule: Name of the schedule. Of its runs, one at most gets each D.
         scheduled_time: For when the run was scheduled, YYYY-MM-DDTHH:MM:SSZ.
+        cron: Of the schedule: six fields, UTC.
         zone: Whose calendar turns that instant into a date.
         lag_days: How many days D lies before that date.
         kfp_run: ID of the run in Kubeflow, by which a retry of it is known.
@@ -68,4 +70,4 @@ def select_scheduled_window(
     """
     from thaw.components.select_window.step import run_scheduled
 
-    return run_scheduled(config, root, schedule, scheduled_time, zone, lag_days, kfp_run, backend, window, kind)
+    return run_scheduled(config, root, schedule, scheduled_time, cron, zone, lag_days, kfp_run, backend, window, kind)

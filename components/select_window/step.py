@@ -8,6 +8,7 @@ from thaw.components.config import RunConfig, from_parameter
 from thaw.components.events import emit
 from thaw.components.runs import RunRecord, check_same_run, open_run, refusing, stage
 from thaw.components.select_window.calendar import parse_date, parse_instant, parse_zone, scheduled_day
+from thaw.components.select_window.cron import parse_cron
 from thaw.components.select_window.selection import select
 from thaw.components.select_window.window import FILE_NAME
 
@@ -63,6 +64,7 @@ def run_scheduled(
     root: str,
     schedule: str,
     scheduled_time: str,
+    cron: str,
     zone: str,
     lag_days: int,
     kfp_run: str,
@@ -80,6 +82,8 @@ def run_scheduled(
         root: Where `runs/` lies.
         schedule: Name of the schedule; begins the run's id.
         scheduled_time: For when the run was scheduled, YYYY-MM-DDTHH:MM:SSZ.
+        cron: Of the schedule. A time that is none of its ticks is that of the run's creation, which Kubeflow gives
+            where it can't tell the scheduled one; the tick before it is then taken.
         zone: Whose calendar turns that into a date.
         lag_days: How many days D lies before that date.
         kfp_run: ID of the run in Kubeflow.
@@ -92,16 +96,23 @@ def run_scheduled(
             written by then.
         WindowError: days or files are not there, or broken.
     """
-    day = scheduled_day(parse_instant(scheduled_time), parse_zone(zone), lag_days)
+    instant = parse_instant(scheduled_time)
+    tick = parse_cron(cron).latest(instant) or instant
+    day = scheduled_day(tick, parse_zone(zone), lag_days)
     for parameter, text in (("root", root), ("schedule", schedule), ("kfp_run", kfp_run)):
         if not text.strip() or "{{" in text or "[[" in text:
             raise ValueError(f"{parameter}: '{text}' is empty, or a placeholder that was not expanded")
     settings = from_parameter(config)
+    if tick != instant:
+        message = (
+            f"scheduled_time {scheduled_time} is no tick of '{cron}', and taken for the tick at {tick.isoformat()}"
+        )
+        emit("warning", stage=STAGE, message=message)
     if lag_days < (num_days := settings.data.window.num_evaluation_days):
         message = f"lag_days is {lag_days}: at the scheduled time not all {num_days} evaluation days from D on are over"
         emit("warning", stage=STAGE, message=message)
     run_uri = storage.join(root, "runs", f"{schedule}-{day}")
-    asked = {"schedule": schedule, "scheduled_time": scheduled_time, "zone": zone, "lag_days": lag_days}
+    asked = {"schedule": schedule, "scheduled_time": scheduled_time, "cron": cron, "zone": zone, "lag_days": lag_days}
     extra = {"date": str(day), "backend": backend, "kind": kind, "kfp_run": kfp_run, **asked}
     record = open_run(run_uri, settings, extra)
     if record.extra.get("kfp_run") != kfp_run:

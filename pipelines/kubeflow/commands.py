@@ -12,9 +12,9 @@ from rich.table import Table
 
 from thaw.components.config import RunConfig, from_parameter
 from thaw.components.select_window.calendar import parse_date, parse_zone
+from thaw.components.select_window.cron import Cron, daily_cron, parse_cron
 from thaw.pipelines.commands import configured, console
 from thaw.pipelines.data_sets import data_uri, with_data
-from thaw.pipelines.kubeflow import cron
 from thaw.pipelines.kubeflow.backfill import backfill as fill
 from thaw.pipelines.kubeflow.backfill import days_between, look
 from thaw.pipelines.kubeflow.client import RecurringRun, Server, as_json
@@ -241,10 +241,10 @@ def _someone_is_there() -> bool:
     return sys.stdin.isatty()
 
 
-def _ticks(daily: str | None, expression: str | None) -> cron.Cron:
+def _ticks(daily: str | None, expression: str | None) -> Cron:
     if (daily is None) == (expression is None):
         raise ValueError("give --daily HH:MM or --cron 'S M H D M W', one of the two")
-    return cron.daily(daily) if daily is not None else cron.parse(str(expression))
+    return daily_cron(daily) if daily is not None else parse_cron(str(expression))
 
 
 def _print_request(asked: Request, num_retries: int) -> None:

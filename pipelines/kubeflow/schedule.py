@@ -12,8 +12,8 @@ import kfp_server_api
 from thaw.components import runs
 from thaw.components.config import RunConfig, to_parameter
 from thaw.components.select_window.calendar import parse_zone
+from thaw.components.select_window.cron import parse_cron
 from thaw.components.select_window.logs import wanted_logs
-from thaw.pipelines.kubeflow import cron
 from thaw.pipelines.kubeflow.client import RecurringRun, Server, instant
 from thaw.pipelines.kubeflow.package import Package, check_arguments, compiled
 from thaw.pipelines.kubeflow.submit import Kind, Placement, check_place
@@ -52,6 +52,7 @@ class Schedule:
             "config": to_parameter(self.config),
             "root": self.root,
             "schedule": self.name,
+            "cron": self.timing.cron.text,
             "zone": self.timing.zone.key,
             "lag_days": self.timing.lag_days,
             "backend": "kubernetes",
@@ -173,7 +174,7 @@ def timing_of(recurring: RecurringRun) -> Timing:
     """When a recurring run that was made for a schedule triggers, and for which D."""
     parameters = recurring.runtime_config.parameters
     zone = parse_zone(parameters["zone"])
-    return Timing(cron.parse(recurring.trigger.cron_schedule.cron), zone, int(parameters["lag_days"]))
+    return Timing(parse_cron(recurring.trigger.cron_schedule.cron), zone, int(parameters["lag_days"]))
 
 
 def start_of(recurring: RecurringRun) -> datetime.datetime:

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from thaw.components.config import RunConfig
 from thaw.components.select_window.calendar import scheduled_day
+from thaw.components.select_window.cron import Cron
 from thaw.components.select_window.logs import wanted_logs
-from thaw.pipelines.kubeflow.cron import Cron
 
 NUM_WINDOWS = 7
 """That are shown before a schedule is made."""

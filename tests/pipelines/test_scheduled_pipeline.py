@@ -48,9 +48,10 @@ def test_no_task_is_taken_from_the_cache(document):
 
 def test_its_parameters_are_those_of_a_schedule(document):
     definitions = document["root"]["inputDefinitions"]["parameters"]
-    assert set(definitions) == {"config", "root", "schedule", "zone", "lag_days", "backend"}
+    assert set(definitions) == {"config", "root", "schedule", "cron", "zone", "lag_days", "backend"}
     assert {name for name, definition in definitions.items() if not definition.get("isOptional")} == {
         "config",
         "root",
         "schedule",
+        "cron",
     }

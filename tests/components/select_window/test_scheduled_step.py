@@ -25,6 +25,7 @@ def scheduled(config: RunConfig, root: str, **changes: Any) -> Any:
     parameters = {
         "schedule": "daily",
         "scheduled_time": "2026-03-03T00:30:00Z",
+        "cron": "0 30 0 * * *",
         "zone": "UTC",
         "lag_days": 1,
         "kfp_run": "kfp-1",
@@ -48,6 +49,7 @@ def test_the_scheduled_time_gives_the_date_and_the_record_has_it(
         "kfp_run": "kfp-1",
         "schedule": "daily",
         "scheduled_time": "2026-03-03T00:30:00Z",
+        "cron": "0 30 0 * * *",
         "zone": "UTC",
         "lag_days": 1,
     }
@@ -69,7 +71,7 @@ def test_another_run_of_the_same_date_is_refused_with_both_ids(
     run_uri, _ = scheduled(configure(), store_uri)
     stages = storage.list_files(run_uri)
     with pytest.raises(ValueError, match=r"D = 2026-03-02 of schedule daily is claimed by Kubeflow's run kfp-1.*kfp-2"):
-        scheduled(configure(), store_uri, kfp_run="kfp-2", scheduled_time="2026-03-03T18:30:00Z")
+        scheduled(configure(), store_uri, kfp_run="kfp-2", scheduled_time="2026-03-03T18:30:00Z", cron="0 30 18 * * *")
     assert storage.list_files(run_uri) == stages
 
 
@@ -92,6 +94,9 @@ def test_a_date_that_was_submitted_by_hand_is_not_run_by_the_schedule(configure:
         ("scheduled_time", "2026-02-30T00:30:00Z"),
         ("scheduled_time", "2026-3-1"),
         ("scheduled_time", "03/01/2026"),
+        ("cron", "30 0 * * *"),
+        ("cron", "{{$.cron}}"),
+        ("cron", ""),
         ("zone", "Mars/Olympus"),
         ("zone", "America"),
         ("zone", "../UTC"),
@@ -115,6 +120,17 @@ def test_what_is_no_parameter_of_a_schedule_ends_the_step_before_it_lists_or_wri
     assert parameter in message or text == "a/b"
     assert parameter != "scheduled_time" or ("YYYY-MM-DD" in message and f"'{text}'" in message)
     assert list(Path(store_uri).iterdir()) == []
+
+
+@pytest.mark.parametrize("created_at", ["2026-03-03T00:30:07Z", "2026-03-04T00:29:59Z"])
+def test_a_time_of_creation_in_the_place_of_the_scheduled_one_is_taken_for_the_tick_before_it_and_said_aloud(
+    configure: Configure, requests_uri: str, store_uri: str, created_at: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_uri, _ = scheduled(configure(), store_uri, scheduled_time=created_at)
+    assert read_run(run_uri).extra["date"] == "2026-03-02"
+    warnings = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"warning"' in line]
+    assert f"{created_at} is no tick of '0 30 0 * * *'" in warnings[0]["message"]
+    assert "2026-03-03T00:30:00+00:00" in warnings[0]["message"]
 
 
 def test_a_lag_that_reaches_into_the_evaluation_days_is_said_aloud(

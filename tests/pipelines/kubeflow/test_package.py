@@ -5,7 +5,7 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 from thaw.components.config import load
 from thaw.pipelines.kubeflow.package import Package, check_arguments, compiled
 
-GOOD = {"config": "{}", "root": "gs://b", "schedule": "s", "zone": "UTC", "lag_days": 1}
+GOOD = {"config": "{}", "root": "gs://b", "schedule": "s", "cron": "0 0 6 * * *", "zone": "UTC", "lag_days": 1}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_an_unknown_missing_mistyped_or_long_argument_is_named_with_what_the_pip
     with pytest.raises(ValueError) as caught:
         check_arguments(scheduled, arguments)
     assert words in str(caught.value)
-    assert "It takes backend (STRING), config (STRING), lag_days (NUMBER_INTEGER)" in str(caught.value)
+    assert "It takes backend (STRING), config (STRING), cron (STRING), lag_days (NUMBER_INTEGER)" in str(caught.value)
 
 
 def test_all_faults_are_named_at_once(scheduled):

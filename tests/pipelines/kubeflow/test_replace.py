@@ -10,9 +10,9 @@ from kfp_server import Fault
 
 from thaw.components import storage
 from thaw.components.config import load
+from thaw.components.select_window.cron import daily_cron, parse_cron
 from thaw.components.select_window.step import run_scheduled
 from thaw.pipelines.kubeflow.client import Server, ServerError
-from thaw.pipelines.kubeflow.cron import daily, parse
 from thaw.pipelines.kubeflow.replace import first_after, put
 from thaw.pipelines.kubeflow.schedule import schedule
 from thaw.pipelines.kubeflow.submit import Placement
@@ -29,7 +29,7 @@ def at(text):
 @pytest.fixture
 def wanted(config, gcs_uri):
     """Makes schedules of one name."""
-    made = schedule("daily", Timing(daily("06:00"), UTC, 1), config, gcs_uri, Placement(), at("2026-03-01"))
+    made = schedule("daily", Timing(daily_cron("06:00"), UTC, 1), config, gcs_uri, Placement(), at("2026-03-01"))
 
     def of(timing, **changes):
         return dataclasses.replace(made, timing=timing, **changes)
@@ -95,14 +95,14 @@ def world(kfp_server, gcs_uri):
 
 def test_a_schedule_runs_each_day_once_over_a_leap_day_a_months_end_and_a_clock_change(world, wanted):
     world.kfp.now = at("2028-02-26 12:00")
-    world.put(wanted(Timing(daily("15:00"), ZoneInfo("America/Los_Angeles"), 1)))
+    world.put(wanted(Timing(daily_cron("15:00"), ZoneInfo("America/Los_Angeles"), 1)))
     world.let_pass(at("2028-03-15 12:00"))
     world.check("2028-02-25", "2028-03-13")
 
 
 def test_a_weekly_schedule_runs_on_its_weekday(world, wanted):
     world.kfp.now = at("2026-03-01 12:00")
-    world.put(wanted(Timing(parse("0 0 6 * * 1"), UTC, 1)))
+    world.put(wanted(Timing(parse_cron("0 0 6 * * 1"), UTC, 1)))
     world.let_pass(at("2026-03-20"))
     assert world.days() == ["2026-03-01", "2026-03-08", "2026-03-15"]
 
@@ -118,9 +118,9 @@ CHANGES = {
 @pytest.mark.parametrize(("before", "after", "when"), CHANGES.values(), ids=CHANGES)
 def test_another_hour_runs_no_day_twice_and_leaves_none_out(world, wanted, before, after, when):
     world.kfp.now = at("2026-03-01 12:00")
-    world.put(wanted(Timing(daily(before), UTC, 1)))
+    world.put(wanted(Timing(daily_cron(before), UTC, 1)))
     world.let_pass(at(when))
-    new = wanted(Timing(daily(after), UTC, 1))
+    new = wanted(Timing(daily_cron(after), UTC, 1))
     first = new.timing.cron.next(first_after(Server(world.kfp.host), new, world.kfp.now))
     num_runs = len(world.kfp.runs)
     world.put(new)
@@ -135,9 +135,9 @@ def test_another_lag_or_zone_runs_no_day_twice_and_leaves_none_out_but_for_the_n
     world, wanted, lag_before, lag_after, zone
 ):
     world.kfp.now = at("2026-03-01 12:00")
-    world.put(wanted(Timing(daily("06:00"), UTC, lag_before)))
+    world.put(wanted(Timing(daily_cron("06:00"), UTC, lag_before)))
     world.let_pass(at("2026-03-05 07:00"))
-    world.put(wanted(Timing(daily("06:00"), ZoneInfo(zone), lag_after), catch_up=True))
+    world.put(wanted(Timing(daily_cron("06:00"), ZoneInfo(zone), lag_after), catch_up=True))
     world.let_pass(at("2026-03-09 07:00"))
     last = at("2026-03-09 06:00").astimezone(ZoneInfo(zone)).date() - datetime.timedelta(days=lag_after)
     world.check(str(datetime.date(2026, 3, 2) - datetime.timedelta(days=lag_before)), str(last))
@@ -150,9 +150,9 @@ def test_a_replacement_that_is_cut_off_anywhere_goes_on_when_it_is_repeated(
     world, wanted, num_writes, after_effect, pause_h
 ):
     world.kfp.now = at("2026-03-01 12:00")
-    world.put(wanted(Timing(daily("06:00"), UTC, 1)))
+    world.put(wanted(Timing(daily_cron("06:00"), UTC, 1)))
     world.let_pass(at("2026-03-05 04:00"))
-    new = wanted(Timing(daily("18:00"), UTC, 1))
+    new = wanted(Timing(daily_cron("18:00"), UTC, 1))
     world.put_and_die(new, num_writes, after_effect)
     world.let_pass(world.kfp.now + pause_h * HOUR)
     world.put(new)
@@ -162,7 +162,7 @@ def test_a_replacement_that_is_cut_off_anywhere_goes_on_when_it_is_repeated(
 
 def test_an_old_schedule_that_ticks_in_the_middle_of_its_replacement_has_the_day(world, wanted):
     world.kfp.now = at("2026-03-01 12:00")
-    world.put(wanted(Timing(daily("06:00"), UTC, 1)))
+    world.put(wanted(Timing(daily_cron("06:00"), UTC, 1)))
     world.let_pass(at("2026-03-05 05:00"))
 
     def tick_before_the_old_one_is_disabled(method, path):
@@ -172,17 +172,17 @@ def test_an_old_schedule_that_ticks_in_the_middle_of_its_replacement_has_the_day
             world.trigger()
 
     world.kfp.before = tick_before_the_old_one_is_disabled
-    world.put(wanted(Timing(daily("18:00"), UTC, 1)))
+    world.put(wanted(Timing(daily_cron("18:00"), UTC, 1)))
     world.let_pass(at("2026-03-09 20:00"))
     world.check("2026-03-01", "2026-03-08")
 
 
 def test_a_third_schedule_takes_over_from_a_replacement_that_was_cut_off(world, wanted):
     world.kfp.now = at("2026-03-01 12:00")
-    world.put(wanted(Timing(daily("06:00"), UTC, 1)))
+    world.put(wanted(Timing(daily_cron("06:00"), UTC, 1)))
     world.let_pass(at("2026-03-05 10:00"))
-    world.put_and_die(wanted(Timing(daily("18:00"), UTC, 1)), 2, False)
-    world.put(wanted(Timing(daily("12:00"), UTC, 1)))
+    world.put_and_die(wanted(Timing(daily_cron("18:00"), UTC, 1)), 2, False)
+    world.put(wanted(Timing(daily_cron("12:00"), UTC, 1)))
     world.let_pass(at("2026-03-09 20:00"))
     world.check("2026-03-01", "2026-03-08")
 
@@ -190,14 +190,14 @@ def test_a_third_schedule_takes_over_from_a_replacement_that_was_cut_off(world, 
 def test_a_schedule_that_has_not_ticked_yet_is_replaced_without_loss(world, wanted):
     world.kfp.now = at("2026-03-01 12:00")
     for hour in ("06:00", "18:00", "09:00"):
-        world.put(wanted(Timing(daily(hour), UTC, 1)))
+        world.put(wanted(Timing(daily_cron(hour), UTC, 1)))
     world.let_pass(at("2026-03-05 20:00"))
     world.check("2026-03-01", "2026-03-04")
 
 
 def test_another_configuration_replaces_the_schedule_too(world, wanted, config):
     world.kfp.now = at("2026-03-01 12:00")
-    timing = Timing(daily("06:00"), UTC, 1)
+    timing = Timing(daily_cron("06:00"), UTC, 1)
     world.put(wanted(timing))
     world.let_pass(at("2026-03-05 10:00"))
     changed = load("small", ["seed=7"]).model_copy(update={"data": config.data})
@@ -209,30 +209,30 @@ def test_another_configuration_replaces_the_schedule_too(world, wanted, config):
 
 def test_runs_that_the_old_schedule_has_triggered_go_on(world, wanted):
     world.kfp.now = at("2026-03-01 12:00")
-    world.put(wanted(Timing(daily("06:00"), UTC, 1)))
+    world.put(wanted(Timing(daily_cron("06:00"), UTC, 1)))
     world.kfp.now = at("2026-03-02 06:00")
     (run,) = world.kfp.trigger(end_as="RUNNING")
-    world.put(wanted(Timing(daily("18:00"), UTC, 1)))
+    world.put(wanted(Timing(daily_cron("18:00"), UTC, 1)))
     assert run["state"] == "RUNNING"
 
 
 def test_a_schedule_that_comes_back_at_another_hour_does_not_run_a_claimed_day_again(world, wanted, thaw):
     world.kfp.now = at("2026-03-01 12:00")
-    world.put(wanted(Timing(daily("06:00"), UTC, 1)))
+    world.put(wanted(Timing(daily_cron("06:00"), UTC, 1)))
     world.let_pass(at("2026-03-03 10:00"))
     assert thaw("unschedule", "daily").exit_code == 0
-    world.put(wanted(Timing(daily("18:00"), UTC, 1)))
+    world.put(wanted(Timing(daily_cron("18:00"), UTC, 1)))
     world.let_pass(at("2026-03-05 20:00"))
     world.check("2026-03-01", "2026-03-04")
 
 
 def test_days_that_are_missed_while_a_schedule_is_in_force_are_left_out_unless_it_catches_up(world, wanted):
     world.kfp.now = at("2026-03-01 12:00")
-    world.put(wanted(Timing(daily("06:00"), UTC, 1)))
+    world.put(wanted(Timing(daily_cron("06:00"), UTC, 1)))
     world.kfp.now = at("2026-03-05 12:00")  # The controller was away.
     world.let_pass(at("2026-03-06 12:00"))
     assert world.days() == ["2026-03-04", "2026-03-05"]
-    world.put(wanted(Timing(daily("06:00"), UTC, 1), catch_up=True))
+    world.put(wanted(Timing(daily_cron("06:00"), UTC, 1), catch_up=True))
     world.kfp.now = at("2026-03-09 12:00")
     world.let_pass(at("2026-03-09 20:00"))
     assert world.days() == [f"2026-03-0{day}" for day in range(4, 9)]

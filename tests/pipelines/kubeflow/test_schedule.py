@@ -34,6 +34,7 @@ def test_a_schedule_is_a_recurring_run_that_takes_its_date_from_its_scheduled_ti
     assert {key: value for key, value in parameters.items() if key != "config"} == {
         "root": gcs_uri,
         "schedule": "daily",
+        "cron": "0 0 6 * * *",
         "zone": "America/Los_Angeles",
         "lag_days": 1,
         "backend": "kubernetes",

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from thaw.components.config import load
-from thaw.pipelines.kubeflow.cron import daily, parse
+from thaw.components.select_window.cron import daily_cron, parse_cron
 from thaw.pipelines.kubeflow.windows import Timing, check_timing, windows_table
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -19,7 +19,7 @@ def shown(timing, start, *overrides):
 
 
 def test_the_days_go_on_over_a_clock_change():
-    lines = shown(Timing(daily("15:00"), ZoneInfo("America/Los_Angeles"), 1), "2026-03-07T00:00:00Z")
+    lines = shown(Timing(daily_cron("15:00"), ZoneInfo("America/Los_Angeles"), 1), "2026-03-07T00:00:00Z")
     assert lines[0].split("  ") != []
     assert [line.split()[2:6] for line in lines[1:4]] == [
         ["15:00:00", "Sat", "2026-03-07", "07:00"],
@@ -30,7 +30,7 @@ def test_the_days_go_on_over_a_clock_change():
 
 
 def test_the_days_go_on_over_a_leap_day_and_a_months_end():
-    lines = shown(Timing(daily("06:00"), ZoneInfo("UTC"), 1), "2028-02-28T12:00:00Z")
+    lines = shown(Timing(daily_cron("06:00"), ZoneInfo("UTC"), 1), "2028-02-28T12:00:00Z")
     assert lines[1:5] == [
         "Tue 2028-02-29 06:00:00  2028-02-28  2028-02-26 ... 2028-02-27  2028-02-28",
         "Wed 2028-03-01 06:00:00  2028-02-29  2028-02-27 ... 2028-02-28  2028-02-29",
@@ -41,7 +41,7 @@ def test_the_days_go_on_over_a_leap_day_and_a_months_end():
 
 def test_all_that_a_run_will_read_is_shown():
     lines = shown(
-        Timing(parse("0 0 6 * * 1"), ZoneInfo("UTC"), 3),
+        Timing(parse_cron("0 0 6 * * 1"), ZoneInfo("UTC"), 3),
         "2026-03-01T00:00:00Z",
         "data.window.num_evaluation_days=2",
         "backbone={pretrain: {num_days: 3}}",
@@ -57,7 +57,7 @@ def test_all_that_a_run_will_read_is_shown():
 def test_a_lag_that_is_shorter_than_the_evaluation_is_refused(lag_days, num_evaluation_days):
     config = load("small", [f"data.window.num_evaluation_days={num_evaluation_days}"])
     with pytest.raises(ValueError, match=rf"--lag-days {lag_days}: .*give at least {num_evaluation_days}"):
-        check_timing(Timing(daily("06:00"), ZoneInfo("UTC"), lag_days), config, NOW)
+        check_timing(Timing(daily_cron("06:00"), ZoneInfo("UTC"), lag_days), config, NOW)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_lag_that_is_shorter_than_the_evaluation_is_refused(lag_days, num_eval
 )
 def test_a_timing_that_gives_a_day_twice_or_leaves_one_out_is_refused(cron, zone, words):
     with pytest.raises(ValueError) as caught:
-        check_timing(Timing(parse(cron), ZoneInfo(zone), 1), load("small"), NOW)
+        check_timing(Timing(parse_cron(cron), ZoneInfo(zone), 1), load("small"), NOW)
     assert words in str(caught.value)
 
 
@@ -84,12 +84,12 @@ def test_a_timing_that_gives_a_day_twice_or_leaves_one_out_is_refused(cron, zone
     ],
 )
 def test_a_timing_that_gives_each_day_once_passes(cron, zone):
-    check_timing(Timing(parse(cron), ZoneInfo(zone), 1), load("small"), NOW)
+    check_timing(Timing(parse_cron(cron), ZoneInfo(zone), 1), load("small"), NOW)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles", "Asia/Kolkata", "America/Havana", "Africa/Cairo"])
 def test_the_end_of_a_day_is_the_last_second_that_has_it(zone):
-    timing = Timing(daily("06:00"), ZoneInfo(zone), 2)
+    timing = Timing(daily_cron("06:00"), ZoneInfo(zone), 2)
     for number in range(datetime.date(2026, 1, 1).toordinal(), datetime.date(2027, 1, 1).toordinal()):
         day = datetime.date.fromordinal(number)
         end = timing.end_of(day)

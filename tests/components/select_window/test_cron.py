@@ -3,7 +3,7 @@ import itertools
 
 import pytest
 
-from thaw.pipelines.kubeflow.cron import daily, parse
+from thaw.components.select_window.cron import daily_cron, parse_cron
 
 UTC = datetime.UTC
 
@@ -44,21 +44,21 @@ def ticks(cron, start, num=3):
     ],
 )
 def test_the_ticks_are_those_of_kubeflows_own_reader(text, start, expected):
-    cron = parse(text)
+    cron = parse_cron(text)
     assert ticks(cron, start, len(expected)) == expected
     assert cron.latest(at(expected[0]) + datetime.timedelta(milliseconds=1)) == at(expected[0])
 
 
 def test_a_time_of_day_is_a_daily_cron_in_utc():
-    assert daily("06:05").text == "0 5 6 * * *"
-    assert daily("23:59").is_daily()
-    assert not parse("0 0 6 * * 1").is_daily()
+    assert daily_cron("06:05").text == "0 5 6 * * *"
+    assert daily_cron("23:59").is_daily()
+    assert not parse_cron("0 0 6 * * 1").is_daily()
 
 
 @pytest.mark.parametrize("text", ["6:00", "24:00", "06:60", "0600", "06:00:00", "[[Hour]]", ""])
 def test_what_is_no_time_of_day_is_refused(text):
     with pytest.raises(ValueError, match=r"--daily: .*HH:MM") as caught:
-        daily(text)
+        daily_cron(text)
     assert f"'{text}'" in str(caught.value)
 
 
@@ -86,6 +86,6 @@ def test_what_is_no_time_of_day_is_refused(text):
 )
 def test_a_cron_that_kubeflow_would_take_otherwise_is_refused_with_the_right_form(text, words):
     with pytest.raises(ValueError) as caught:
-        parse(text)
+        parse_cron(text)
     assert words in str(caught.value)
     assert f"'{text}'" in str(caught.value)

@@ -88,7 +88,7 @@ class Cron:
                     yield datetime.datetime(day.year, day.month, day.day, hour, minute, second, tzinfo=datetime.UTC)
 
 
-def daily(text: str) -> Cron:
+def daily_cron(text: str) -> Cron:
     """The cron of a time of day.
 
     Args:
@@ -100,10 +100,10 @@ def daily(text: str) -> Cron:
     if not re.fullmatch(r"([01][0-9]|2[0-3]):[0-5][0-9]", text):
         raise ValueError(f"--daily: '{text}' is not a time of day; give HH:MM in UTC, as 06:00")
     hour, _, minute = text.partition(":")
-    return parse(f"0 {int(minute)} {int(hour)} * * *")
+    return parse_cron(f"0 {int(minute)} {int(hour)} * * *")
 
 
-def parse(text: str) -> Cron:
+def parse_cron(text: str) -> Cron:
     """The cron that a text means to Kubeflow.
 
     Raises:
