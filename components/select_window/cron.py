@@ -43,10 +43,6 @@ class Cron:
     both: bool
     """A day must be in `days` and in `weekdays`, where one of the two is a star; else in either."""
 
-    def is_daily(self) -> bool:
-        """Whether every day of the calendar has a tick."""
-        return all(self._has(datetime.date(2028, 1, 1) + offset * DAY) for offset in range(366))
-
     def after(self, instant: datetime.datetime) -> Iterator[datetime.datetime]:
         """The ticks strictly after an instant, in order, of the next eight years."""
         start = instant.astimezone(datetime.UTC)

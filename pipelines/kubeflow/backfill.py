@@ -33,12 +33,18 @@ def days_between(first: datetime.date, last: datetime.date) -> list[datetime.dat
 
 
 def look(server: Server, asked: Request) -> Day:
-    """What is there of a day's run, in its folder and in Kubeflow. Changes nothing."""
+    """What is there of a day's run, in its folder and in Kubeflow. Changes nothing.
+
+    Raises:
+        ValueError: it is not done, and was begun with another configuration.
+        ServerError: the server is not there, or refuses.
+    """
     found = server.find_runs(asked.run_id)
     if storage.exists(storage.join(asked.run_uri, "run.json")):
         status = runs.run_status(asked.run_uri)
         if status.state == "committed":
             return Day(asked, "done")
+        runs.check_same_run(asked.run_uri, status.record.config, asked.config)
         claimant = status.record.extra.get("kfp_run")  # of a schedule, whose runs Kubeflow names itself
         found = [*found, *_run(server, claimant)] if claimant else found
     active = next((run for run in found if run.state not in ENDED), None)

@@ -39,10 +39,10 @@ class Timing:
 
 
 def check_timing(timing: Timing, config: RunConfig, now: datetime.datetime) -> None:
-    """Pass a timing that gives each D once, and none before its evaluation days are over.
+    """Pass a timing that gives each D once, none before its evaluation days are over, and leaves out none by accident.
 
     Raises:
-        ValueError: the lag is too short, two ticks have one D, or a daily schedule leaves a day out.
+        ValueError: the lag is too short, two ticks have one D, or a clock change moves D by a day.
     """
     num_days = config.data.window.num_evaluation_days
     if timing.lag_days < num_days:
@@ -50,17 +50,17 @@ def check_timing(timing: Timing, config: RunConfig, now: datetime.datetime) -> N
             f"--lag-days {timing.lag_days}: D and the days after it are evaluated, {num_days} in all "
             f"(data.window.num_evaluation_days), and must be over at the scheduled time; give at least {num_days}"
         )
-    is_daily = timing.cron.is_daily()
     until = now + datetime.timedelta(days=CHECKED_DAYS)
     ticks = itertools.takewhile(lambda tick: tick < until, timing.cron.after(now))
     for earlier, later in itertools.pairwise(ticks):
-        step = (timing.day(later) - timing.day(earlier)).days
-        if step == 0 or (step > 1 and is_daily):
-            fault = "both are for" if step == 0 else "none is for the day after"
-            ticks_at = f"{_local(earlier, timing)} and {_local(later, timing)}"
+        first, second = timing.day(earlier), timing.day(later)
+        ticks_at = f"cron '{timing.cron.text}' ticks at {_local(earlier, timing)} and {_local(later, timing)}"
+        if earlier.date() == later.date() and first == second:
+            raise ValueError(f"{ticks_at}, and both are for D = {first}; let each day have one tick at most")
+        if earlier.date() != later.date() and later.date() - earlier.date() != second - first:
             raise ValueError(
-                f"cron '{timing.cron.text}' ticks at {ticks_at}, and {fault} D = {timing.day(earlier)}; give one tick "
-                f"a day at most, at a time that the clock changes of the zone leave on the same side of midnight"
+                f"{ticks_at}, for D = {first} and {second}: the zone's clock change carries the tick over midnight; "
+                f"choose a time of day that stays on one side"
             )
 
 

@@ -51,8 +51,6 @@ def test_the_ticks_are_those_of_kubeflows_own_reader(text, start, expected):
 
 def test_a_time_of_day_is_a_daily_cron_in_utc():
     assert daily_cron("06:05").text == "0 5 6 * * *"
-    assert daily_cron("23:59").is_daily()
-    assert not parse_cron("0 0 6 * * 1").is_daily()
 
 
 @pytest.mark.parametrize("text", ["6:00", "24:00", "06:60", "0600", "06:00:00", "[[Hour]]", ""])

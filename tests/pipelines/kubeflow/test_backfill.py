@@ -103,6 +103,15 @@ def test_a_failed_day_is_started_again_in_its_folder(backfill, kfp_server, gcs_u
     assert uris[0] == uris[2] == f"{gcs_uri}/runs/daily-2026-03-07"
 
 
+def test_a_day_that_was_begun_with_another_configuration_is_refused_before_any_is_started(backfill, kfp_server):
+    kfp_server.on_get_run = lambda run: run.update(state="FAILED")
+    assert backfill("--from", "2026-03-07", "--to", "2026-03-08").exit_code == 1
+    writes = len(kfp_server.writes())
+    refused = backfill(*SPAN, "--set", "seed=7")
+    assert refused.exit_code == 1 and "runs/daily-2026-03-07 was begun with another configuration" in refused.output
+    assert len(kfp_server.writes()) == writes
+
+
 def test_a_dry_run_lists_the_days_and_starts_none(backfill, kfp_server, gcs_uri, ended):
     assert backfill("--from", "2026-03-06", "--to", "2026-03-06").exit_code == 0
     kfp_server.runs[0]["state"] = "SUCCEEDED"

@@ -64,8 +64,11 @@ def test_a_lag_that_is_shorter_than_the_evaluation_is_refused(lag_days, num_eval
     ("cron", "zone", "words"),
     [
         ("0 0 */12 * * *", "UTC", "both are for D = 2026-01-01"),
-        ("0 30 7 * * *", "America/Los_Angeles", "none is for the day after D = 2026-03-06"),
-        ("0 30 22 * * *", "Europe/Berlin", "none is for the day after D = 2026-03-27"),
+        ("0 30 7 * * *", "America/Los_Angeles", "for D = 2026-03-06 and 2026-03-08: the zone's clock change"),
+        ("0 30 22 * * *", "Europe/Berlin", "for D = 2026-03-27 and 2026-03-29"),
+        ("0 30 7 * * 1", "America/Los_Angeles", "for D = 2026-02-28 and 2026-03-08"),
+        ("0 30 7 * 11 *", "America/Los_Angeles", "for D = 2026-10-31 and 2026-10-31"),
+        ("0 30 7 * 3 *", "America/Los_Angeles", "for D = 2026-03-06 and 2026-03-08"),
     ],
 )
 def test_a_timing_that_gives_a_day_twice_or_leaves_one_out_is_refused(cron, zone, words):
