@@ -307,6 +307,6 @@ def _version(text: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def instant(text: datetime.datetime) -> str:
-    """An instant as the API takes it."""
-    return text.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def instant(moment: datetime.datetime) -> str:
+    """A moment as the API takes it."""
+    return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -9,7 +9,8 @@ from day_folders import DATE
 from thaw.components import storage
 from thaw.components.config import RunConfig, to_parameter
 from thaw.components.runs import create_run, read_run
-from thaw.components.select_window.step import run, run_scheduled
+from thaw.components.select_window.component import select_scheduled_window
+from thaw.components.select_window.step import run
 from thaw.components.select_window.window import FILE_NAME, read_window
 
 Configure = Callable[..., RunConfig]
@@ -32,7 +33,8 @@ def scheduled(config: RunConfig, root: str, **changes: Any) -> Any:
         "backend": "kubernetes",
         **changes,
     }
-    return run_scheduled(to_parameter(config), root, window=Artifact(), **parameters)
+    door = select_scheduled_window.python_func
+    return door(config=to_parameter(config), root=root, kind="whole", window=Artifact(), **parameters)
 
 
 def test_the_scheduled_time_gives_the_date_and_the_record_has_it(

@@ -8,7 +8,7 @@ from kfp_server import Fault
 from thaw.components import runs, storage
 from thaw.components.config import from_parameter
 from thaw.pipelines.cli import main
-from thaw.pipelines.kubeflow import client
+from thaw.pipelines.kubeflow import client, commands
 
 DATE = ["--date", "2026-03-02"]
 
@@ -273,6 +273,16 @@ def test_an_outage_while_a_run_is_followed_is_ridden_out(submit, kfp_server):
     kfp_server.on_get_run = ends("RUNNING", "SUCCEEDED")
     kfp_server.faults.append(Fault("GET", "/runs/.+", status=None, times=4))
     assert submit("--wait", "--poll-s", "0").exit_code == 0
+
+
+def test_an_interrupt_ends_the_following_and_not_the_run(submit, kfp_server, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "follow", interrupted)
+    result = submit("--wait")
+    assert result.exit_code == 130 and "what was started goes on" in result.output
+    assert not any(path.endswith(":terminate") for _, path, _ in kfp_server.requests)
 
 
 def test_waiting_for_a_run_that_is_there_follows_it(submit, kfp_server):
