@@ -35,7 +35,7 @@ test-cluster: $(VENV)/ready  ## tests against the cluster of KUBECONFIG, which m
 	$(BIN)/python -m pytest -m cluster
 
 test-containers: $(VENV)/ready  ## tests in containers of an image that they build, thaw:test; need a Docker engine
-	$(BIN)/python -m pytest -m containers
+	$(BIN)/python -m pytest -m containers tests/containers
 
 test-gpu: $(VENV)/ready  ## tests that need an NVIDIA GPU (DEVICE=cuda)
 	$(BIN)/python -m pytest -m gpu
