@@ -168,6 +168,17 @@ def test_a_rerun_is_taken_up_as_any_run(root: Path, cotrained: str) -> None:
     assert earlier["prepare-backbone"] == reference(root, "r", "prepare-backbone")
 
 
+def test_one_stage_alone_is_a_pipeline_of_its_own(root: Path) -> None:
+    plan = plan_rerun(str(root), "r", "train-cotrain", only=True, overrides=("recipe.table_lr=0.01",))
+    assert runs.config_stages(plan.config, plan.kind) == ("train-cotrain",)
+    assert plan.config.recipe.table_lr == 0.01
+    assert plan.arguments == {
+        "window_uri": reference(root, "r", "select-window").uri,
+        "parent_uri": reference(root, "r", "train-frozen").uri,
+        "fingerprint": (manifest(root, "r", "select-window").window or {})["fingerprint"],
+    }
+
+
 def test_the_window_is_selected_again_for_the_same_date_and_all_stages_follow(root: Path) -> None:
     rerun(root, "w", "select-window", overrides=("recipe.policies=[cotrain]",))
     assert stages(root, "w") == {"select-window", "prepare-backbone", "train-cotrain", "evaluate", "promote"}
