@@ -239,6 +239,8 @@ class JobState:
     """In words; of those that hold."""
     active_since: datetime.datetime | None
     """When the operator began with it, or, after it had been suspended, began anew."""
+    failed_kinds: frozenset[str] = frozenset()
+    """`master`, `worker`: of the replicas that the operator counts as failed."""
 
 
 def state(job: Mapping[str, Any]) -> JobState:
@@ -258,6 +260,9 @@ def state(job: Mapping[str, Any]) -> JobState:
         started=not suspended and not true.keys().isdisjoint({"Running", "Restarting"}),
         last_condition=f"last condition {last['type']}: {last.get('message')}" if last else "no condition",
         active_since=datetime.datetime.fromisoformat(begun) if begun else None,
+        failed_kinds=frozenset(
+            kind.lower() for kind, count in (status.get("replicaStatuses") or {}).items() if count.get("failed")
+        ),
     )
 
 

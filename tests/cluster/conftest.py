@@ -14,8 +14,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import process_node
 import pytest
-from api_server import Api
+from api_server import PODS, Api
 from namespaces import new_namespace
 from player import SERVICE_ACCOUNT, Player
 from process_node import ProcessNode
@@ -123,16 +124,19 @@ def settings(cluster: str, image: str, store: dict[str, str], root: str) -> Call
 
 @pytest.fixture(scope="session")
 def play(
-    api: Api, cluster: str, store: dict[str, str], root: str, tmp_path_factory: pytest.TempPathFactory
+    api: Api, cluster: str, has_nodes: bool, store: dict[str, str], root: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str, RunConfig], Player]:
     """Makes the player of a run."""
+    # A pod has a place of its own at which Kubeflow shows it what lies in the store; this machine has none.
+    folder = tmp_path_factory.mktemp("steps")
+    kfp_uri, scratch_path = (f"{root}/kfp", "/tmp") if has_nodes else (f"{folder}/kfp", str(folder))
 
     def make(run_id: str, config: RunConfig) -> Player:
         pipeline_path = tmp_path_factory.mktemp(run_id) / "thaw.yaml"
         compile_pipeline(config, pipeline_path)
         arguments = {"config": to_parameter(config), "date": "2026-03-02"}
-        run_uri = runs.create_run(root, run_id, config, {"date": arguments["date"]})
-        return Player(api, cluster, pipeline_path, arguments | {"run_uri": run_uri}, f"{root}/kfp/{run_id}", store)
+        arguments["run_uri"] = runs.create_run(root, run_id, config, {"date": arguments["date"]})
+        return Player(api, cluster, pipeline_path, arguments, f"{kfp_uri}/{run_id}", f"{scratch_path}/{run_id}", store)
 
     return make
 
@@ -148,6 +152,21 @@ def kubectl(cluster: str) -> Callable[..., str]:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
     return run
+
+
+@pytest.fixture(scope="session")
+def kill(api: Api, cluster: str, has_nodes: bool, kubectl: Callable[..., str]) -> Callable[[str], None]:
+    """Kills all that runs in a pod without a word, but its first process, which can't be killed from within."""
+
+    def kill_all_but_first(pod: str) -> None:
+        if has_nodes:
+            kubectl("exec", pod, "--", "sh", "-c", "kill -9 -1")
+        else:
+            found = api.get(cluster, PODS, pod)
+            assert found is not None
+            process_node.kill(found["metadata"]["uid"], but_first=True)
+
+    return kill_all_but_first
 
 
 def _address_for_pods(api: Api) -> str:

@@ -13,18 +13,19 @@ from typing import Any
 
 import yaml
 from api_server import PODS, Api
+from kubernetes.client import ApiException
 from waiting import eventually
 
 SERVICE_ACCOUNT = "pipeline-runner"
-_OUTPUT_FILE = "/tmp/kfp_outputs/output_metadata.json"
 _MARK = "outputs of the task: "
 _LAUNCHER = f"""
 import os, signal, subprocess, sys
-command = subprocess.Popen(sys.argv[1:], start_new_session=True)
+output_file, *words = sys.argv[1:]
+command = subprocess.Popen(words, start_new_session=True)
 signal.signal(signal.SIGTERM, lambda number, frame: os.killpg(command.pid, number))
 status = command.wait()
 if status == 0:
-    print("\\n{_MARK}" + open("{_OUTPUT_FILE}").read(), flush=True)
+    print("\\n{_MARK}" + open(output_file).read(), flush=True)
 sys.exit(status if status >= 0 else 128 - status)
 """
 
@@ -46,6 +47,7 @@ class Player:
         pipeline_path: The compiled pipeline.
         arguments: Of the pipeline.
         root_uri: Where Kubeflow would have the artifacts lie.
+        scratch_path: For files in the pods.
         env: Set in every pod.
     """
 
@@ -56,6 +58,7 @@ class Player:
         pipeline_path: Path,
         arguments: dict[str, Any],
         root_uri: str,
+        scratch_path: str,
         env: dict[str, str],
     ):
         spec = next(iter(yaml.safe_load_all(pipeline_path.read_text())))
@@ -68,6 +71,7 @@ class Player:
         self._arguments = {name: each["defaultValue"] for name, each in defaults.items() if "defaultValue" in each}
         self._arguments |= arguments
         self._root_uri = root_uri
+        self._scratch_path = scratch_path
         self._env = env
         self._declared: dict[str, dict[str, Any]] = {}
         self._outputs: dict[str, dict[str, Any]] = {}
@@ -123,7 +127,7 @@ class Player:
                         "name": "main",
                         "image": container["image"],
                         "command": ["python3", "-c", _LAUNCHER],
-                        "args": given,
+                        "args": [executor_input["outputs"]["outputFile"], *given],
                         "env": variables,
                         "volumeMounts": scratch,
                     }
@@ -143,7 +147,7 @@ class Player:
             return found if found["status"].get("phase") in ("Succeeded", "Failed") else None
 
         (container,) = eventually(ended, f"the end of {pod}", timeout_s)["status"]["containerStatuses"]
-        log = self._api.log(self._namespace, pod)
+        log = self.log(pod)
         exit_code = container["state"]["terminated"]["exitCode"]
         if exit_code == 0:
             told = json.loads(log.rpartition(_MARK)[2])
@@ -151,6 +155,15 @@ class Player:
                 output["artifacts"][0] |= told.get("artifacts", {}).get(name, {"artifacts": [{}]})["artifacts"][0]
             self._outputs[task] = told | {"artifacts": self._declared[pod]}
         return Ended(exit_code, log)
+
+    def log(self, pod: str) -> str:
+        """What a try has written; nothing before its container has started."""
+        try:
+            return self._api.log(self._namespace, pod)
+        except ApiException as error:
+            if error.status != 400:
+                raise
+            return ""
 
     def run_until(self, task: str, pod: str, look: Callable[[], Any], what: str) -> None:
         """Wait for something to happen while a try runs.
@@ -162,7 +175,7 @@ class Player:
         def looked() -> Any:
             found = look()
             phase = self._api.get(self._namespace, PODS, pod)["status"].get("phase")
-            assert found or phase not in ("Succeeded", "Failed"), self._api.log(self._namespace, pod)
+            assert found or phase not in ("Succeeded", "Failed"), self.log(pod)
             return found
 
         eventually(looked, f"{what} in {task}", timeout_s=300)
@@ -171,6 +184,7 @@ class Player:
         inputs = self._tasks[task].get("inputs", {})
         outputs = component.get("outputDefinitions", {})
         number = self._num_tries[task]
+        scratch = f"{self._scratch_path}/{task}/{number}"
         return {
             "inputs": {
                 "parameterValues": {
@@ -180,9 +194,7 @@ class Player:
                 "artifacts": {name: self._artifact(source) for name, source in inputs.get("artifacts", {}).items()},
             },
             "outputs": {
-                "parameters": {
-                    name: {"outputFile": f"/tmp/kfp/outputs/{name}"} for name in outputs.get("parameters", {})
-                },
+                "parameters": {name: {"outputFile": f"{scratch}/{name}"} for name in outputs.get("parameters", {})},
                 "artifacts": {
                     name: {
                         "artifacts": [
@@ -196,7 +208,7 @@ class Player:
                     }
                     for name, artifact in outputs.get("artifacts", {}).items()
                 },
-                "outputFile": _OUTPUT_FILE,
+                "outputFile": f"{scratch}/output_metadata.json",
             },
         }
 

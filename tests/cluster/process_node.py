@@ -65,8 +65,8 @@ class ProcessNode:
             finally:
                 stop.set()
                 thread.join()
-                for container in self._running.values():
-                    container.kill()
+                for uid in self._running:
+                    kill(uid)
                 self._api.delete(None, "nodes", self.name)
 
     def _register(self, port: int) -> None:
@@ -90,7 +90,8 @@ class ProcessNode:
                         raise
             left = {pod["metadata"]["uid"] for pod in pods}
             for uid in self._running.keys() - left:  # deleted by force
-                self._running.pop(uid).kill()
+                del self._running[uid]
+                kill(uid)
 
     def _tend(self, pod: Object) -> None:
         metadata, uid = pod["metadata"], pod["metadata"]["uid"]
@@ -174,6 +175,14 @@ class ProcessNode:
                     self._api.delete(self._namespace, plural, each["metadata"]["name"])
 
 
+def kill(uid: str, but_first: bool = False) -> None:
+    """Kill all processes of a pod, or all but the one that it began with."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(_MARK) == uid and not (but_first and process.ppid() == os.getpid()):
+                process.kill()
+
+
 class _Container:
     """A process, with its output in a file: each line with its time."""
 
@@ -209,9 +218,9 @@ class _Container:
         """Whether it runs; one that ends has had its last line read when this says no."""
         if self._process.poll() is None:
             if self._kill_at is not None and time.monotonic() > self._kill_at:
-                self.kill()
+                kill(self._mark)
             return True
-        self.kill()  # A container's other processes end with its first.
+        kill(self._mark)  # A container's other processes end with its first.
         self._reader.join()
         return False
 
@@ -220,13 +229,6 @@ class _Container:
         if self._kill_at is None:
             self._kill_at = time.monotonic() + grace_s
             self._process.terminate()
-
-    def kill(self) -> None:
-        """Kill the process and all that it started."""
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if process.environ().get(_MARK) == self._mark:
-                    process.kill()
 
     def status(self, image: str) -> Object:
         """As a kubelet reports it."""

@@ -86,29 +86,32 @@ def training(ready: Player, settings: Callable[..., RunConfig], root: str, reque
     return Training(ready, settings, root, request.node.callspec.id)
 
 
-def kill_rank(kubectl: Callable[..., str], api: Api, cluster: str, pod: str) -> None:
-    kubectl("exec", pod, "--", "sh", "-c", "kill -9 -1")
-
-
-def delete_by_force(kubectl: Callable[..., str], api: Api, cluster: str, pod: str) -> None:
-    api.delete(cluster, PODS, pod, grace_s=0)
-
-
-def delete(kubectl: Callable[..., str], api: Api, cluster: str, pod: str) -> None:
-    api.delete(cluster, PODS, pod, grace_s=5)
+@pytest.fixture
+def end(request: pytest.FixtureRequest, api: Api, cluster: str, kill: Callable[[str], None]) -> Callable[[str], None]:
+    """Ends a replica, one way or another."""
+    return {
+        "its-rank-killed": kill,
+        "deleted-by-force": lambda pod: api.delete(cluster, PODS, pod, grace_s=0),
+        "deleted": lambda pod: api.delete(cluster, PODS, pod, grace_s=5),
+    }[request.param]
 
 
 @pytest.mark.parametrize(
     ("end", "cause"),
-    [(kill_rank, "rank 1 (worker-0) was killed by signal 9"), (delete_by_force, ""), (delete, "")],
+    [
+        ("its-rank-killed", "rank 1 (worker-0) was killed by signal 9"),
+        ("deleted-by-force", "worker-0"),
+        ("deleted", "worker-0"),
+    ],
     ids=["its-rank-killed", "deleted-by-force", "deleted"],
+    indirect=["end"],
 )
 def test_a_worker_that_dies_fails_the_step_and_the_next_try_trains_every_other_row(
-    training: Training, api: Api, cluster: str, kubectl: Callable[..., str], end: Callable[..., None], cause: str
+    training: Training, end: Callable[[str], None], cause: str
 ) -> None:
     step = training.start()
     training.run_until_checkpoint(step)
-    end(kubectl, api, cluster, f"{training.job()}-worker-0")
+    end(f"{training.job()}-worker-0")
     ended = training.finish(step)
     assert ended.exit_code == 1
     failure = training.failure()

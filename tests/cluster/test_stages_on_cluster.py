@@ -16,6 +16,10 @@ pytestmark = [
 ]
 
 
+LAUNCHING = ("prepare-backbone", "train-frozen", "train-cotrain", "evaluate")
+"""The stages that have a PyTorchJob."""
+
+
 @pytest.fixture(scope="module")
 def whole(play: Callable[[str, RunConfig], Player], settings: Callable[..., RunConfig]) -> Player:
     """A run of all five stages."""
@@ -32,7 +36,9 @@ def jobs_of(api: Api, namespace: str, run_id: str) -> dict[str, dict]:
 
 def test_a_whole_run_ends_with_a_report(whole: Player, root: str) -> None:
     status = runs.run_status(f"{root}/runs/whole")
-    assert {stage.stage: stage.state for stage in status.stages} == dict.fromkeys(runs.STAGES, "committed")
+    assert {stage.stage: stage.state for stage in status.stages} == dict.fromkeys(
+        ("select-window", *LAUNCHING), "committed"
+    )
     assert "<svg" in storage.read_bytes(f"{root}/runs/whole/evaluate/attempt-1/report.html").decode()
 
 
@@ -40,7 +46,7 @@ def test_each_training_stage_is_one_job_of_two_replicas_that_succeeded(
     whole: Player, api: Api, cluster: str, root: str
 ) -> None:
     jobs = jobs_of(api, cluster, "whole")
-    assert jobs.keys() == set(runs.STAGES) - {"select-window"}
+    assert jobs.keys() == set(LAUNCHING)
     for stage, job in jobs.items():
         launched = storage.read_json(f"{root}/runs/whole/{stage}/attempt-1/launched.json")
         assert launched == {"job": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
@@ -52,13 +58,13 @@ def test_each_training_stage_is_one_job_of_two_replicas_that_succeeded(
 
 # https://github.com/kubeflow/pipelines/issues/677
 def test_a_step_whose_launcher_is_killed_takes_its_job_up_when_it_is_started_again(
-    whole: Player, api: Api, cluster: str, root: str, settings: Callable[..., RunConfig], kubectl: Callable[..., str]
+    whole: Player, api: Api, cluster: str, root: str, settings: Callable[..., RunConfig], kill: Callable[[str], None]
 ) -> None:
     run_uri = runs.create_run(root, "taken-up", settings())
     first = whole.start("train-cotrain", run_uri=run_uri)
-    whole.run_until("train-cotrain", first, lambda: '"progress"' in api.log(cluster, first), "progress")
+    whole.run_until("train-cotrain", first, lambda: '"progress"' in whole.log(first), "progress")
     (before,) = jobs_of(api, cluster, "taken-up").values()
-    kill_processes(kubectl, first)
+    kill(first)
     assert whole.finish("train-cotrain", first).exit_code == 137
     second = whole.start("train-cotrain", run_uri=run_uri)
     ended = whole.finish("train-cotrain", second)
@@ -81,10 +87,5 @@ def test_kubectl_shows_state_labels_and_age(whole: Player, kubectl: Callable[...
     header, *rows = (line.split() for line in table.splitlines())
     assert header == ["NAME", "STATE", "AGE", "RUN", "STAGE", "ATTEMPT"]
     assert {stage: (state, run, attempt) for _, state, _, run, stage, attempt in rows} == dict.fromkeys(
-        set(runs.STAGES) - {"select-window"}, ("Succeeded", "whole", "1")
+        LAUNCHING, ("Succeeded", "whole", "1")
     )
-
-
-def kill_processes(kubectl: Callable[..., str], pod: str) -> None:
-    """Kills all that runs in a pod without a word, but its first process, which can't be killed from within."""
-    kubectl("exec", pod, "--", "sh", "-c", "kill -9 -1")

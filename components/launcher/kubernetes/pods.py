@@ -1,6 +1,6 @@
 """What the pods of a job say of themselves: whether they started, what they wait for, how they ended."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,10 @@ class Replica:
     name: str
     """`master-0`, `worker-0`, ..."""
     pod: str
+    uid: str
+    """Of its pod: one that is made anew has the same name and another uid."""
+    deleted: bool
+    """Its pod is on its way out."""
     started: bool
     """Its container runs, or ran."""
     failed: bool
@@ -32,6 +36,35 @@ class Replica:
     """Why it ended, where more is known than an exit code: `OOMKilled`; `Evicted: The node was low on memory`."""
     ended_at: str
     """UTC, ISO 8601, where it ended."""
+
+
+class Roll:
+    """Whose pod was deleted by somebody else. Of such a replica no pod is left that says so.
+
+    A job whose pod is drained or preempted fails, and then its operator deletes the others' pods as well. A pod that is
+    deleted by force is made anew, and the others fail, as they have lost its ranks.
+    """
+
+    def __init__(self) -> None:
+        self._uids: dict[str, str] = {}
+        self._replaced: set[str] = set()
+
+    def call(self, replicas: Sequence[Replica]) -> None:
+        """Take in what pods there are; to be called at each look."""
+        self._uids |= {each.name: each.uid for each in replicas if each.started and each.name not in self._uids}
+        self._replaced |= {each.name for each in replicas if self._uids.get(each.name, each.uid) != each.uid}
+
+    def deleted(self, replicas: Sequence[Replica], failed_kinds: Collection[str]) -> list[str]:
+        """The replicas that were deleted before the job failed.
+
+        Args:
+            replicas: Those that have a pod, now that the job has failed.
+            failed_kinds: Of the replicas that the operator counts as failed.
+        """
+        if self._replaced or any(each.failed for each in replicas):
+            return sorted(self._replaced)
+        left = {each.name for each in replicas if not each.deleted}
+        return [name for name in self._uids if name not in left and name.rpartition("-")[0] in failed_kinds]
 
 
 def replicas(job: str, pods: Sequence[Mapping[str, Any]]) -> list[Replica]:
@@ -54,6 +87,8 @@ def _replica(job: str, pod: Mapping[str, Any]) -> Replica:
     return Replica(
         name=name.removeprefix(f"{job}-"),
         pod=name,
+        uid=pod["metadata"]["uid"],
+        deleted="deletionTimestamp" in pod["metadata"],
         started="running" in own.get("state", {}) or bool(ended) or status.get("phase") in ("Succeeded", "Failed"),
         failed=status.get("phase") == "Failed",
         waits_for=_waits_for(status, waiting),

@@ -62,6 +62,13 @@ class Remains:
                 for line in last_lines(lines):
                     on_line(f"[{name}] {line}")
 
+    def add_deleted(self, names: Sequence[str]) -> None:
+        """Say that the pods of these replicas were deleted before any other failed."""
+        for name in names:
+            if name not in self._lines and name in self._streamed:
+                self._save(name, self._streamed[name])
+            self._ends.append(ReplicaEnd(name, None, self._lines.get(name, ()), "its pod was deleted"))
+
     def failed(self, state: JobState, fate: str, had_ended: bool) -> JobFailed:
         """The error of a job that the operator calls failed."""
         if not self._ends:

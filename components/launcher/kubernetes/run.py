@@ -15,7 +15,7 @@ from thaw.components.launcher.kubernetes import access
 from thaw.components.launcher.kubernetes.cancel import Canceller
 from thaw.components.launcher.kubernetes.client import Api, ApiError
 from thaw.components.launcher.kubernetes.logs import Streams
-from thaw.components.launcher.kubernetes.pods import Replica, replicas
+from thaw.components.launcher.kubernetes.pods import Replica, Roll, replicas
 from thaw.components.launcher.kubernetes.report import Remains
 from thaw.components.launcher.kubernetes.watchdog import Watchdog
 from thaw.components.launcher.pytorchjob import RUN_ID, SPEC_DIGEST, JobState
@@ -141,12 +141,14 @@ class _Launcher:
         state = pytorchjob.state(found)
         watchdog = Watchdog(self._cluster, pytorchjob.replica_names(self._manifest), _age_s(state))
         logs = Streams(self._api, self._on_line)
+        roll = Roll()
         looked_s = began_s = self._clock()
         doubted = False
         while not state.succeeded:
             pods = replicas(self._name, self._api.list_pods(self._name, watchdog.left_s))
             self._tell(state, pods)
             logs.follow(pods)
+            roll.call(pods)
             now_s = self._clock()
             verdict = None if state.failed else watchdog.judge(now_s - looked_s, state, pods)
             doubted = not doubted and now_s - began_s > self._cluster.poll_s
@@ -159,6 +161,7 @@ class _Launcher:
                 if verdict:
                     raise remains.ended(verdict, self._deleted)
                 kept = f"stays for {self._cluster.ttl_s} s (cluster.ttl_s)"
+                remains.add_deleted(roll.deleted(pods, state.failed_kinds))
                 raise remains.failed(state, kept, self._had_ended)
             looked_s = now_s
             self._pause(self._cluster.poll_s)

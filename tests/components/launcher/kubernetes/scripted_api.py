@@ -44,6 +44,8 @@ class PodState:
     """Reason and message of the pod's own status."""
     restarts: int = 0
     has_containers: bool = True
+    uid: str = "1"
+    deleted: bool = False
 
     def document(self, job: str) -> dict[str, Any]:
         state: dict[str, Any] = {"running": {}}
@@ -62,7 +64,10 @@ class PodState:
         if self.status:
             status["reason"], status["message"] = self.status
         labels = {"training.kubeflow.org/job-name": job}
-        return {"metadata": {"name": f"{job}-{self.replica}", "labels": labels}, "status": status}
+        metadata: dict[str, Any] = {"name": f"{job}-{self.replica}", "uid": self.uid, "labels": labels}
+        if self.deleted:
+            metadata["deletionTimestamp"] = "2026-03-02T06:00:00Z"
+        return {"metadata": metadata, "status": status}
 
 
 BOTH_RUN = (PodState("master-0"), PodState("worker-0"))
@@ -80,6 +85,8 @@ class JobState:
     act: Callable[[dict[str, Any]], None] | None = None
     """Called with the job when it comes to this state."""
     gone: bool = False
+    failed_kind: str | None = None
+    """The replica type that the status counts a failed replica of."""
 
 
 def condition(*types: str) -> tuple[tuple[str, str], ...]:
@@ -294,7 +301,8 @@ class ScriptedApi:
                 "conditions": [
                     {"type": kind, "status": status, "reason": f"PyTorchJob{kind}", "message": f"{kind} as scripted"}
                     for kind, status in state.conditions
-                ]
+                ],
+                "replicaStatuses": {state.failed_kind: {"failed": 1}} if state.failed_kind else {},
             }
         if state.suspend is not None:
             job["spec"]["runPolicy"]["suspend"] = state.suspend

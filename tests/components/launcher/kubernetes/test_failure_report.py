@@ -27,11 +27,11 @@ def failed(replica: str, second: int = 0, **state: Any) -> PodState:
 def failure(api: ScriptedApi, launcher: Any) -> Any:
     """Runs a job whose pods end so; gives its error."""
 
-    def fails(*pods: PodState, **logs: str) -> JobFailed:
+    def fails(*pods: PodState, failed_kind: str | None = None, **logs: str) -> JobFailed:
         api.logs = {f"{launcher.job.name}-{name.replace('_', '-')}": log.splitlines() for name, log in logs.items()}
         api.script = [
             JobState(condition("Created", "Running"), BOTH_RUN),
-            JobState(condition("Created", "Running", "Failed"), pods),
+            JobState(condition("Created", "Running", "Failed"), pods, failed_kind=failed_kind),
         ]
         with pytest.raises(JobFailed) as caught:
             launcher.run()
@@ -110,6 +110,29 @@ def test_an_eviction_is_told_though_no_container_is_left(failure: Any) -> None:
     error = failure(failed("master-0"), failed("worker-0", 5, status=evicted, has_containers=False), master_0=LOST)
     assert "worker-0 failed (Evicted: The node was low on resource: memory.)" in str(error)
     assert (error.exit_code, error.signal) == (None, None)
+
+
+@pytest.mark.parametrize("pods", [(), (PodState("master-0", deleted=True), PodState("worker-0", deleted=True))])
+def test_a_replica_that_is_drained_or_preempted_is_named_though_the_clean_up_deletes_the_others_too(
+    failure: Any, launcher: Any, pods: tuple[PodState, ...]
+) -> None:
+    error = failure(*pods, failed_kind="Worker", master_0="step 7", worker_0="step 6")
+    assert error.replica == "worker-0"
+    assert "worker-0 failed (its pod was deleted)" in str(error)
+    assert (launcher.uri / "logs" / "worker-0.log").read_text() == "step 6\n"
+
+
+def test_a_pod_that_was_made_anew_is_the_cause_where_the_others_lost_its_connection(failure: Any) -> None:
+    error = failure(failed("master-0"), PodState("worker-0", uid="2"), master_0=LOST)
+    assert error.replica == "worker-0"
+    assert "worker-0 failed (its pod was deleted)" in str(error)
+
+
+def test_a_pod_that_the_clean_up_deletes_is_not_the_cause(failure: Any) -> None:
+    error = failure(
+        failed("master-0"), PodState("worker-0", deleted=True), failed_kind="Master", master_0="KeyError: 1"
+    )
+    assert "master-0 ended with exit code 1: KeyError: 1" in str(error)
 
 
 def test_a_log_that_can_not_be_had_hides_not_the_cause(failure: Any, launcher: Any, capfd: Any) -> None:
