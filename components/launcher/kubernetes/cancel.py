@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from types import FrameType, TracebackType
 
 from thaw.components.launcher.kubernetes.client import Api, ApiError
@@ -54,11 +55,11 @@ class Canceller:
 
     def watch(self, uid: str) -> None:
         """Say which job it is. Before that none is deleted, as another's may have its name."""
-        os.write(self._pipe, uid.encode())
+        self._say(uid.encode())
 
     def done(self) -> None:
         """Say that the job is deleted."""
-        os.write(self._pipe, _DONE)
+        self._say(_DONE)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -70,6 +71,11 @@ class Canceller:
         if not self._interrupted:
             self._child.kill()
             self._child.wait()
+
+    def _say(self, words: bytes) -> None:
+        # The small process may have deleted the job already, or have been killed: the launcher can do without it.
+        with suppress(BrokenPipeError):
+            os.write(self._pipe, words)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self._interrupted:

@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 from launching_step import LaunchingStep, ready_run
 from scripted_api import BOTH_RUN, Fault, JobState, ScriptedApi, condition
@@ -55,6 +56,18 @@ def test_the_job_is_deleted_though_the_launchers_process_group_is_killed(api: Sc
     assert process.wait() == -signal.SIGKILL
     api.until(lambda: not api.jobs)
     assert len(api.made("DELETE")) == 2
+
+
+def test_a_launcher_does_without_the_process_that_stands_by(api: ScriptedApi, step: LaunchingStep) -> None:
+    process = step.start()
+    running(api)
+    (stands_by,) = psutil.Process(process.pid).children()
+    stands_by.kill()
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 1, output
+    assert len(api.made("DELETE")) == 1
+    assert "was deleted" in json.loads((step.attempt(1) / "failure.json").read_text())["message"]
 
 
 # https://github.com/kubeflow/pipelines/issues/677
