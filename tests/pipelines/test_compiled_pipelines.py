@@ -141,6 +141,7 @@ def arguments(longest_config, tmp_path_factory):
         "date": str(DATE),
         "backend": "kubernetes",
         "schedule": "daily",
+        "cron": "0 0 6 * * *",
         "zone": "UTC",
         "lag_days": 1,
         dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER: "2026-03-03T06:00:00Z",
