@@ -1,12 +1,14 @@
-"""A replica that dies or never starts: the step fails with the cause, and the next try goes on from the checkpoint."""
+"""A replica or a launcher that dies: the step fails with the cause, and its next try goes on from the checkpoint."""
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-from api_server import PODS, Api
+from api_server import JOBS, PODS, Api
 from player import Ended, Player
+from waiting import eventually
 
 from thaw.components import runs, storage
 from thaw.components.checkpoint_folder import newest_complete
@@ -71,8 +73,16 @@ class Training:
         """The name of an attempt's job."""
         return storage.read_json(f"{self.uri}/attempt-{attempt}/job.json")["job"]
 
-    def trained(self, attempt: int) -> dict[int, list[int]]:
-        """The rows that an attempt trained, by step; those after its last checkpoint are in no ledger."""
+    def rows(self) -> list[int]:
+        """The rows that two attempts trained; of the first, those before the second went on."""
+        before, after = self._trained(1), self._trained(2)
+        first_step = min(after)
+        assert first_step > 0
+        kept = [row for step, rows in before.items() if step < first_step for row in rows]
+        return [*kept, *(row for rows in after.values() for row in rows)]
+
+    def _trained(self, attempt: int) -> dict[int, list[int]]:
+        """By step; those after an attempt's last checkpoint are in no ledger."""
         filesystem, path = storage.open_filesystem(f"{self.uri}/attempt-{attempt}/ledger")
         rows: dict[int, list[int]] = {}
         for row in ds.dataset(path, filesystem=filesystem).to_table().to_pylist():
@@ -81,9 +91,9 @@ class Training:
 
 
 @pytest.fixture
-def training(ready: Player, settings: Callable[..., RunConfig], root: str, request: pytest.FixtureRequest) -> Training:
-    """Named after what happens in the test."""
-    return Training(ready, settings, root, request.node.callspec.id)
+def training(ready: Player, settings: Callable[..., RunConfig], root: str) -> Training:
+    """Of a new run."""
+    return Training(ready, settings, root, f"run-{uuid.uuid4().hex[:8]}")
 
 
 @pytest.fixture
@@ -117,16 +127,10 @@ def test_a_worker_that_dies_fails_the_step_and_the_next_try_trains_every_other_r
     failure = training.failure()
     assert cause in failure.message and failure.message.splitlines()[-1] in ended.log
     assert f"PyTorchJob {training.job()} failed" in failure.message
-    print(failure.model_dump_json(indent=1))
 
     again = training.finish(training.start())
     assert again.exit_code == 0, again.log
-    before, after = training.trained(1), training.trained(2)
-    first_step = min(after)
-    assert first_step > 0
-    trained = [row for step, rows in before.items() if step < first_step for row in rows]
-    trained += [row for rows in after.values() for row in rows]
-    assert len(trained) == len(set(trained)) == NUM_ROWS
+    assert len(training.rows()) == len(set(training.rows())) == NUM_ROWS
 
 
 @pytest.mark.parametrize(
@@ -144,6 +148,37 @@ def test_a_replica_that_cannot_run_fails_the_step_with_the_words_of_kubernetes(
     ended = training.finish(training.start(*overrides))
     assert ended.exit_code == 1
     failure: Any = training.failure()
-    print(failure.model_dump_json(indent=1))
     assert cause in failure.message and failure.message.splitlines()[-1] in ended.log
     assert "master-0" in failure.message or "worker-0" in failure.message
+
+
+# https://github.com/kubeflow/pipelines/issues/408
+def test_a_step_whose_pod_is_deleted_leaves_neither_job_nor_replica(training: Training, api: Api, cluster: str) -> None:
+    step = training.start()
+    training.run_until_checkpoint(step)
+    job = training.job()
+    api.delete(cluster, PODS, step, grace_s=10)
+    eventually(lambda: api.get(cluster, JOBS, job) is None, "the job's end")
+    replicas = f"training.kubeflow.org/job-name={job}"
+    eventually(lambda: not api.list(cluster, PODS, labelSelector=replicas), "the replicas' end")
+
+
+def test_a_job_whose_launcher_does_not_come_back_ends_itself(
+    training: Training, api: Api, cluster: str, kill: Callable[[str], None]
+) -> None:
+    overrides = ("cluster.lease_timeout_s=5", "training.global_batch_size=2", "training.checkpoint_every_steps=10")
+    step = training.start(*overrides)
+    training.run_until_checkpoint(step)
+    kill(step)
+    assert training.finish(step).exit_code == 137
+
+    def has_failed() -> bool:
+        job = api.get(cluster, JOBS, training.job())
+        assert job is not None
+        return job["status"]["conditions"][-1]["type"] == "Failed"
+
+    eventually(has_failed, "the job's end")
+    again = training.finish(training.start(*overrides))
+    assert again.exit_code == 0, again.log
+    assert "has not been renewed for 5 s" in training.failure().message
+    assert len(training.rows()) == len(set(training.rows())) == NUM_ROWS
