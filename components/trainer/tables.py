@@ -107,15 +107,6 @@ class ShardedTables(nn.Module):
                 rows.update(collection(ids).items())
         return rows
 
-    def set_learning_rate(self, lr: float) -> None:
-        """Let the next backward pass update rows at this rate."""
-        for collection in self.collections.values():
-            optimizer = collection.fused_optimizer
-            for group in optimizer.param_groups:
-                group["lr"] = lr
-            # The kernel keeps a copy of the rate; this is what renews it.
-            optimizer.step()
-
     def tensors(self) -> dict[str, ShardedTensor]:
         """Rows and optimizer slots by flat name: `table/<name>`, `table/<name>/<slot>`.
 

@@ -5,6 +5,7 @@ Read in torchrec 1.8.0 and torch 2.13.0. On a change of version, this file says 
 
 from typing import Any
 
+import torch.distributed as dist
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed._shard.sharded_tensor.shard import Shard
@@ -40,6 +41,7 @@ __all__ = [
     "apply_optimizer_in_backward",
     "construct_module_sharding_plan",
     "features_by_table",
+    "group_of",
     "row_wise",
     "table_wise",
 ]
@@ -49,3 +51,8 @@ def features_by_table(module: ShardedModule) -> dict[str, list[str]]:
     """Names of the features that look rows up in each table of a sharded collection; empty for other modules."""
     configs: Any = getattr(module, "_embedding_bag_configs", None) or getattr(module, "_embedding_configs", ())
     return {config.name: list(config.feature_names) for config in configs}
+
+
+def group_of(module: ShardedModule) -> dist.ProcessGroup | None:
+    """The process group that a sharded collection communicates in; None for other modules."""
+    return getattr(getattr(module, "_env", None), "process_group", None)

@@ -3,20 +3,24 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, Self
+from weakref import WeakValueDictionary
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torchrec import KeyedJaggedTensor
 
-from thaw.components.trainer.semi_sync.inputs import locate, spelled
+from thaw.components.trainer.semi_sync.inputs import is_same, locate, spelled
 from thaw.components.trainer.semi_sync.leaves import clip_norm
 from thaw.components.trainer.semi_sync.links import Site
 from thaw.components.trainer.semi_sync.measure import Figures
 from thaw.components.trainer.semi_sync.places import ChainStreams, ChainThread, Place
 from thaw.components.trainer.semi_sync.schedule import Schedule, Step
-from thaw.components.trainer.semi_sync.sites import check_device, check_group, sharded_modules
+from thaw.components.trainer.semi_sync.sites import check_device, check_group, check_kernels, sharded_modules
 from thaw.components.trainer.torchrec_internals import LazyNoWait, ShardedModule
+
+_OWNERS: "WeakValueDictionary[str, PrefetchingForward]" = WeakValueDictionary()
+"""Who communicates in a process group, by the group's name: two chains in one would cross."""
 
 
 class PrefetchingForward:
@@ -65,8 +69,16 @@ class PrefetchingForward:
         inputs = inputs or {}
         modules = sharded_modules(model, {"frozen": frozen, "synchronous": synchronous, "inputs": inputs})
         device = device or torch.device("cpu")
-        check_group(model, group)
+        check_group(model, modules, group)
         check_device(modules, device)
+        check_kernels({name: module for name, module in modules.items() if name not in frozen})
+        owner = _OWNERS.get(group.group_name)
+        if owner is not None and not owner._is_closed:
+            raise ValueError(
+                "another PrefetchingForward communicates in this group; close() it, or shard these tables over another"
+            )
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer")
         if staleness not in (0, 1) or depth < 0:
             raise ValueError(f"staleness is 0 or 1 and depth at least 0, not {staleness} and {depth}")
         self._sites = [
@@ -83,6 +95,8 @@ class PrefetchingForward:
         self.figures = Figures(place, trace_steps, count_rows_every)
         """Times, staleness and bytes of every step."""
         self.schedule = Schedule(self._sites, group, place, self.figures, optimizer, scaler, device)
+        self._is_closed = False
+        _OWNERS[group.group_name] = self
         for site in self._sites:
             site.module.forward = partial(self._called, site)
 
@@ -90,7 +104,8 @@ class PrefetchingForward:
         """Wait until every update has been made, and forget rows that were looked up before the last one.
 
         To be called between two steps, before tables are read or written: for a checkpoint, say. The next batch then
-        lacks no update, just as a resumed run's first batch. Collective.
+        lacks no update, just as a resumed run's first batch. Before the model's forward it is a batch's own rows that
+        are looked up anew. Collective, and so nothing for a `finally`: an exception may be on this rank alone.
         """
         self.schedule.drain()
 
@@ -98,22 +113,39 @@ class PrefetchingForward:
         """The rows that trained modules gave to this batch, with their gradients once a backward pass has run."""
         return [leaf for cut in self.schedule.cuts() for leaf in cut.leaves]
 
+    def in_order(self, change: Callable[[], object]) -> None:
+        """Have something done to the tables at a definite place, the same on every rank, without a drain.
+
+        For what the links read and the main thread must not change under them: `in_order(fused_optimizer.step)`, after
+        a scheduler has set another rate in its groups. Called within the step of batch B it comes behind the lookup of
+        B+1, before the update of B. FBGEMM's CPU kernels take the rate at the lookup: it holds for the gradients of
+        B+2 on.
+
+        Args:
+            change: on CPU the chain's thread calls it, so it must not communicate.
+        """
+        self.schedule.in_order(change)
+
     def clip_grad_norm_(
         self, parameters: Iterable[torch.Tensor], max_norm: float, group: dist.ProcessGroup
     ) -> torch.Tensor:
         """Clip the gradients of the dense parameters and of the leaves by their joint norm, which is returned.
 
-        Collective over `group`, which isn't the tables' own.
+        With a loss scaler, after its `unscale_(optimizer)`. Collective over `group`, which isn't the tables' own.
         """
-        return clip_norm(parameters, self.leaves(), max_norm, group)
+        return clip_norm(parameters, self.leaves(), max_norm, group, self.schedule.scale)
 
     def close(self) -> None:
-        """Finish what is under way, and give the modules their own forward back. Collective.
+        """Finish what is under way, and give the modules their own forward back. Collective; again, it does nothing.
 
-        Not after an exception, which the other ranks may know nothing of; `with` sees to that.
+        Not after an exception, which the other ranks may know nothing of, and so not in a `finally`; `with` sees to it.
         """
-        self.schedule.finish()
-        self._restore()
+        if self._is_closed:
+            return
+        try:
+            self.schedule.finish()
+        finally:
+            self._restore()
 
     def __enter__(self) -> Self:
         return self
@@ -125,6 +157,9 @@ class PrefetchingForward:
             self._restore()
 
     def _restore(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
         self.schedule.stop()
         for site in self._sites:
             del site.module.forward
@@ -164,7 +199,11 @@ class PrefetchingForward:
         if step is None or step.has_ended:
             return True
         flight = step.flights.get(site.name)
-        return site.name in step.called if flight is None or site.get is not None else flight.ids is not ids
+        if site.name in step.called:
+            return True
+        if site.get is not None:
+            return not is_same(site.get(step.batch) if flight is None else flight.ids, ids)
+        return flight is not None and flight.ids is not ids
 
     def _find(self, site: Site, step: Step, ids: KeyedJaggedTensor) -> None:
         if not site.ahead or site.is_found:

@@ -125,12 +125,17 @@ def check_output(output: Any, name: str) -> None:
 
 
 def clip_norm(
-    parameters: Iterable[torch.Tensor], leaves: Iterable[torch.Tensor], max_norm: float, group: dist.ProcessGroup
+    parameters: Iterable[torch.Tensor],
+    leaves: Iterable[torch.Tensor],
+    max_norm: float,
+    group: dist.ProcessGroup,
+    scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Scale the gradients of both halves so that their joint 2-norm is at most `max_norm`; gives the norm before.
 
     The dense gradients are the same on every rank, means over ranks; a leaf is of one rank alone, and the tables take
     the mean over ranks too. So the norm is that of the gradient of the mean loss, and one factor serves all ranks.
+    With a loss `scale` the leaves still bear it, and the dense gradients have been unscaled.
 
     Collective over `group`, which must not be the tables' own.
     """
@@ -140,7 +145,7 @@ def clip_norm(
     square = torch.zeros((), dtype=torch.float64, device=(parameters + leaves)[0].device)
     for gradient in sparse:
         square += gradient.double().square().sum()
-    square /= group.size() ** 2
+    square /= (group.size() * (1 if scale is None else scale.double())) ** 2
     dist.all_reduce(square, group=group)
     for gradient in dense:
         square += gradient.double().square().sum()

@@ -14,6 +14,8 @@ from thaw.components.trainer.semi_sync.measure import Figures
 from thaw.components.trainer.semi_sync.places import INPUT_DIST, LOOKUP, SPARSE_BACKWARD, Mark, Outcome, Place
 from thaw.components.trainer.torchrec_internals import ShardedModule
 
+MAX_SPOILED = 10
+"""Steps in a row in which a scaled loss's gradient of rows may not be finite, while the dense half's is."""
 DRAIN, LEAVE = -1, -2
 """Where a rank goes after a step, if not on to the next of so many batches that it knows."""
 
@@ -93,7 +95,7 @@ class Links:
         self._sites = [site for site in sites if site.is_trained]
         self._group, self._place, self._figures, self._device = group, place, figures, device
         self._host_reads_wait = place.host_reads_wait
-        self.num_updates = 0
+        self.num_updates = self._num_spoiled = 0
         self._alarms: list[tuple[int, Site, list[tuple[str, int]], torch.Tensor, Mark]] = []
 
     def start(self, flight: Flight) -> None:
@@ -181,7 +183,8 @@ class Links:
 
         Raises:
             RuntimeError: they are about to do different things.
-            FloatingPointError: a gradient isn't finite, on any rank, and there is no loss scale to blame.
+            FloatingPointError: a gradient isn't finite, on any rank, and there is no loss scale to blame; or there is,
+                and the scale isn't lowered for it.
         """
         num_sites = len(self._sites)
         has_gradient = [any(g is not None for g in gradients) for _, gradients in ending.taken] or [False] * num_sites
@@ -198,12 +201,14 @@ class Links:
                     f"the ranks part: rank {rank} {_spelled(door, batch)}, while rank {self._group.rank()} "
                     f"{_spelled(ending.door, ending.batch)}"
                 )
+        is_skipped, is_spoiled = any(row[2] for row in everyone), any(any(row[3 + num_sites :]) for row in everyone)
+        self._num_spoiled = self._num_spoiled + 1 if is_spoiled and not is_skipped else 0
         for rank, row in enumerate(everyone):
             for (flight, _), column in zip(ending.taken, row[3 + num_sites :]):
-                if column and ending.scale is None:
+                if column and (ending.scale is None or self._num_spoiled >= MAX_SPOILED):
                     feature = feature_at(_made(flight).widths(), column - 1)
                     raise _not_finite(flight.site.name, feature, ending.batch, f"rank {rank}")
-        if any(row[2] or any(row[3 + num_sites :]) for row in everyone):
+        if is_skipped or is_spoiled:
             return [False] * num_sites
         return [any(row[3 + index] for row in everyone) for index in range(num_sites)]
 

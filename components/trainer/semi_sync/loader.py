@@ -33,6 +33,7 @@ class LookaheadLoader(Generic[Batch]):
                 has a stream of its own.
         """
         self._loader, self._forward, self._device = loader, forward, device
+        self._num_batches = 0
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
@@ -41,9 +42,17 @@ class LookaheadLoader(Generic[Batch]):
         schedule = self._forward.schedule
         epoch = schedule.begin()
         source = iter(self._loader)
+        is_spent = source is self._loader and self._num_batches > 0
         try:
             while (step := schedule.advance(epoch, partial(self._draw, source))) is not None:
+                self._num_batches += 1
+                is_spent = False
                 yield step.batch
+            if is_spent:
+                raise RuntimeError(
+                    f"the loader, a {type(source).__name__}, is an iterator that has given its batches in an earlier "
+                    f"epoch; give one that begins anew"
+                )
         except GeneratorExit:
             schedule.leave(epoch)
             raise

@@ -5,6 +5,7 @@ says when they are done, and knows what has to be known of streams: which link w
 where. On CPU nothing of that is needed, as the thread runs a link to its end before it begins the next.
 """
 
+import atexit
 import queue
 import threading
 import time
@@ -23,6 +24,9 @@ DENSE = "dense forward and backward"
 SPARSE_BACKWARD = "sparse backward and update"
 WAIT = "wait"
 """Not a row of its own: the part of the dense row in which it has nothing to do but wait for a lookup."""
+
+_LAST_LINKS_S = 2
+"""How long an interpreter that ends waits for links of a pipeline that was not closed."""
 
 T = TypeVar("T")
 Mark = float | torch.cuda.Event
@@ -91,6 +95,8 @@ class ChainThread:
         # A daemon: stuck in a collective whose other ranks have died, it must not keep the process.
         self._thread = threading.Thread(target=self._run, args=(num_threads,), name="sparse chain", daemon=True)
         self._thread.start()
+        # gloo ends the process by force if the interpreter is gone in the midst of a link.
+        atexit.register(self._end)
 
     def submit(self, link: Callable[[], T]) -> Outcome[T]:
         """See `Place`."""
@@ -133,6 +139,12 @@ class ChainThread:
     def stop(self) -> None:
         """See `Place`."""
         self._links.put(None)
+        atexit.unregister(self._end)
+
+    def _end(self) -> None:
+        """Let the links end that were submitted, as long as the other ranks take part."""
+        self._links.put(None)
+        self._thread.join(_LAST_LINKS_S)
 
     def _run(self, num_threads: int) -> None:
         torch.set_num_threads(num_threads)

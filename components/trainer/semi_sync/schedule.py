@@ -37,6 +37,7 @@ import torch
 import torch.distributed as dist
 from torchrec import KeyedJaggedTensor
 
+from thaw.components.trainer.semi_sync.dense_step import DenseStep
 from thaw.components.trainer.semi_sync.inputs import follow, tensors_of
 from thaw.components.trainer.semi_sync.leaves import Cut, Gate, cut
 from thaw.components.trainer.semi_sync.links import DRAIN, LEAVE, Ending, Flight, Links, Site
@@ -57,6 +58,8 @@ class Step:
     """Of each module, as far as they have begun."""
     called: set[str] = field(default_factory=set)
     """Modules that the model has called."""
+    evaluated: set[str] = field(default_factory=set)
+    """Modules that have been called for something else."""
     begin: Mark | None = None
     """When it was handed out."""
     scale: torch.Tensor | None = None
@@ -90,7 +93,7 @@ class Schedule:
             device: of the tables.
         """
         self._sites, self._place, self._figures = sites, place, figures
-        self._optimizer, self._scaler, self._device = optimizer, scaler, device
+        self._dense = DenseStep(optimizer, scaler, device)
         self._links = Links(sites, group, place, figures, device)
         self._reach = 1 + max(site.ahead for site in sites)
         self.step: Step | None = None
@@ -98,13 +101,13 @@ class Schedule:
         self._window: deque[Step] = deque()
         """Batches behind it that have been drawn."""
         self._epoch = self._num_drawn = self._num_ended = 0
-        self._is_exhausted = self._has_stepped = False
+        self._is_exhausted = self._is_stopped = False
         self._left: Ending | None = None
         """What the loop owed the tables when it was left, if the ranks haven't spoken of it yet."""
-        self._on_step = None if optimizer is None else optimizer.register_step_post_hook(self._stepped)
 
     def begin(self) -> int:
         """Begin an epoch, and give its number. What an earlier one left under way is finished first."""
+        self._check_open()
         self.finish()
         before = self._place.mark()
         with self._place.on(COPY):
@@ -123,6 +126,7 @@ class Schedule:
         Returns:
             The step of B; None where there is no further batch, and all updates have been made.
         """
+        self._check_open()
         if epoch != self._epoch:
             raise RuntimeError("another loop over a LookaheadLoader has begun since; only the last one goes on")
         if self.step is not None:
@@ -163,12 +167,18 @@ class Schedule:
     def drain(self) -> None:
         """Wait until every update has been made, and forget rows that were looked up before the last one."""
         self._catch_up()
-        if self.step is not None and self.step.called:
-            self._check_rules(self.step)
+        present = self.step
+        if present is not None and present.called:
+            self._check_rules(present)
             self._close(self._end_step(DRAIN))
+        elif present is not None:
+            self._close(Ending(-1, DRAIN, self._place.mark()))
         self._place.settle()
         self._links.check_alarms()
-        if self.step is None or self.step.has_ended:
+        if present is not None and not present.called:
+            present.flights.clear()
+            self._figures.of(present.number).staleness = 0
+        if present is None or present.has_ended or not present.called:
             for step in self._window:
                 step.flights.clear()
 
@@ -180,11 +190,16 @@ class Schedule:
         self._links.check_alarms()
         self._figures.finish(before=self._num_drawn)
 
+    def in_order(self, change: Callable[[], object]) -> None:
+        """Have something called between two links: behind those submitted by now, before all later ones."""
+        self._check_open()
+        self._place.submit(change)
+
     def stop(self) -> None:
         """Take no more batches."""
+        self._is_stopped = True
         self._place.stop()
-        if self._on_step is not None:
-            self._on_step.remove()
+        self._dense.stop()
 
     def call(self, site: Site, ids: KeyedJaggedTensor) -> Cut:
         """The model calls a module in the present step."""
@@ -201,7 +216,9 @@ class Schedule:
     def evaluate(self, site: Site, ids: KeyedJaggedTensor) -> Cut:
         """The model calls a module between steps: a lookup behind all updates."""
         step = self.step
-        if step is not None and step.called and not step.has_ended and not self._is_over(step):
+        if step is not None:
+            step.evaluated.add(site.name)
+        if step is not None and step.called and not step.has_ended and not self._dense.is_over(step.scale):
             raise RuntimeError(
                 f"{site.name} was called again, or to evaluate, within the step of batch {step.number}; a batch calls "
                 f"each module once, and evaluations come before its forward or after the optimizer's step"
@@ -211,6 +228,11 @@ class Schedule:
         self._place.submit(partial(self._links.start, flight))
         self._look_up(flight)
         return self._receive(flight)
+
+    @property
+    def scale(self) -> torch.Tensor | None:
+        """Of the present step's loss."""
+        return None if self.step is None else self.step.scale
 
     def cuts(self) -> list[Cut]:
         """Those of the present step."""
@@ -248,9 +270,12 @@ class Schedule:
             self._num_ended += 1
             if step.begin is not None:
                 self._figures.add(DENSE, step.number, step.begin, ready)
-            ending.batch, ending.scale, ending.is_skipped = step.number, step.scale, self._has_backed_off(step)
-            ending.taken = [(step.flights[name], made.take()) for name, made in self._cuts(step).items()]
-        self._has_stepped = False
+            ending.batch, ending.scale, ending.is_skipped = step.number, step.scale, self._dense.is_skipped(step.scale)
+            # A step that is left between its backward pass and the optimizer's step moves neither half.
+            is_whole = door != LEAVE or not step.has_gradient or self._dense.is_over(step.scale)
+            for name, made in self._cuts(step).items():
+                gradients = made.take()
+                ending.taken.append((step.flights[name], gradients if is_whole else [None] * len(gradients)))
         return ending
 
     def _send_ids(self) -> None:
@@ -297,8 +322,7 @@ class Schedule:
         for flight in step.flights.values():
             if flight.outcome is not None:
                 self._receive(flight)
-        if self._scaler is not None:
-            step.scale = self._scaler.scale(torch.ones((), device=self._device))
+        step.scale = self._dense.begin()
         step.begin = self._place.mark()
         self._figures.finish(before=step.number - 1)
 
@@ -321,33 +345,29 @@ class Schedule:
         flights = {site.name: step.flights.get(site.name) for site in self._sites if site.is_trained}
         return {name: flight.made for name, flight in flights.items() if flight is not None and flight.made is not None}
 
+    def _check_open(self) -> None:
+        if self._is_stopped:
+            raise RuntimeError("this PrefetchingForward is closed; build another one")
+
     def _check_rules(self, step: Step) -> None:
         if step.has_ended:
             return
         missing = [site.name for site in self._sites if site.name not in step.called]
         if missing:
+            why = ""
+            if step.evaluated & set(missing):
+                why = (
+                    ": a call under no_grad or in eval() is an evaluation; a module that doesn't train goes in `frozen`"
+                )
             raise RuntimeError(
-                f"{', '.join(missing)} was not called for batch {step.number}; every batch needs all rows"
+                f"{', '.join(missing)} was not called for batch {step.number}; every batch needs all rows{why}"
             )
-        if step.has_gradient and not self._is_over(step):
+        if step.has_gradient and not self._dense.is_over(step.scale):
             raise RuntimeError(
                 f"batch {step.number} had a backward pass and no optimizer step: gradients can't be accumulated over "
                 f"batches, as one batch's update of the tables is made while the next one runs. Give larger batches, "
                 f"or optimizer=None if the dense half has no parameters"
             )
-
-    def _is_over(self, step: Step) -> bool:
-        """Whether the dense half has made its step; without an optimizer, its forward is all that can be told."""
-        return self._optimizer is None or self._has_stepped or self._has_backed_off(step)
-
-    def _has_backed_off(self, step: Step) -> bool:
-        """Whether the scaler found infinities in this step: only then it lowers its scale."""
-        if self._scaler is None or step.scale is None:
-            return False
-        return bool(self._scaler.scale(torch.ones((), device=self._device)) < step.scale)
-
-    def _stepped(self, *_: object) -> None:
-        self._has_stepped = True
 
     def _reached(self, gate: Gate) -> None:
         """A backward pass reached a leaf."""

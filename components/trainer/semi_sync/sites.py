@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from thaw.components.trainer.torchrec_internals import ShardedModule
+from thaw.components.trainer.torchrec_internals import ShardedModule, group_of
 
 
 def sharded_modules(
@@ -58,12 +58,30 @@ def check_device(modules: Mapping[str, ShardedModule], device: torch.device) -> 
                 )
 
 
-def check_group(model: object, group: dist.ProcessGroup) -> None:
-    """Pass a group that nothing but the tables communicates in.
+def check_kernels(modules: Mapping[str, ShardedModule]) -> None:
+    """Pass modules whose tables are updated by their own backward pass.
 
     Raises:
-        ValueError: the default group, or that of a DistributedDataParallel of the model.
+        ValueError: a table has no fused optimizer, or is replicated; its gradient would be left to another optimizer.
     """
+    for name, module in modules.items():
+        for table, placed in module.module_sharding_plan.items():
+            if placed.sharding_type == "data_parallel" or placed.compute_kernel == "dense":
+                raise ValueError(
+                    f"table {table} of {name} is {placed.sharding_type} with kernel {placed.compute_kernel}, so its "
+                    f"own backward pass doesn't update it; give it a fused optimizer (apply_optimizer_in_backward) "
+                    f"and shard it, or freeze the module"
+                )
+
+
+def check_group(model: object, modules: Mapping[str, ShardedModule], group: dist.ProcessGroup) -> None:
+    """Pass a group that the modules are sharded over, and that nothing but the tables communicates in.
+
+    Raises:
+        ValueError: the default group, another than the modules', or that of a DistributedDataParallel of the model.
+    """
+    if not isinstance(group, dist.ProcessGroup):
+        raise ValueError(f"group is {group!r}: give the process group that the tables are sharded over")
     if group is dist.group.WORLD:
         raise ValueError(
             "the tables need a process group of their own, as their collectives overlap with all others: shard over "
@@ -76,3 +94,6 @@ def check_group(model: object, group: dist.ProcessGroup) -> None:
                     f"the gradients of {name or 'the model'} are reduced in the tables' process group; give "
                     f"DistributedDataParallel another one"
                 )
+    for name, sharded in modules.items():
+        if (own := group_of(sharded)) is not None and own is not group:
+            raise ValueError(f"{name} is sharded over another process group than `group`; give the one that it was")

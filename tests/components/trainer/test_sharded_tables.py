@@ -176,24 +176,6 @@ def test_one_table_can_be_frozen_while_the_other_trains() -> None:
         assert torch.equal(before["table/item"][untouched], after["table/item"][untouched])
 
 
-def change_rate(ranks: Ranks) -> Any:
-    tables = build(ranks, PLACEMENTS["mixed"], kind="sgd", lr=0.5)
-    moved = []
-    for lr in (None, 0.125, 0.25):
-        before = whole(tables, ranks)
-        if lr is not None:
-            tables.set_learning_rate(lr)
-        train(tables, 1)
-        after = whole(tables, ranks)
-        moved.append([float((before[name] - after[name])[1, 0]) for name in ("table/user", "table/item")])
-    return moved
-
-
-def test_a_row_moves_by_the_rate_that_was_set_last() -> None:
-    for moved in run_world(2, change_rate):
-        assert moved == [pytest.approx([lr, lr]) for lr in (0.5, 0.125, 0.25)]
-
-
 @pytest.mark.parametrize(
     ("held", "complaint"),
     [

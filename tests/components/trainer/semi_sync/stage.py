@@ -19,7 +19,7 @@ def told(scene: Callable[["Stage"], Any]) -> Callable[["Stage"], Any]:
 def play(groups: Groups, module: str) -> dict[str, Any]:
     """What the scenes of a test module give, by name."""
     said = {}
-    for name, scene in vars(importlib.import_module(module)).items():
+    for name, scene in list(vars(importlib.import_module(module)).items()):
         if getattr(scene, "is_told", False):
             stage = Stage(groups)
             said[name] = scene(stage)

@@ -42,7 +42,7 @@ def refusals(stage: Stage) -> dict[str, Any]:
         PrefetchingForward(stage.model, None, group=own, device=torch.device("cuda"))
     with error() as said["ddp"]:
         wrapped = nn.ModuleDict({"tables": stage.tables, "dense": DistributedDataParallel(nn.Linear(1, 1))})
-        PrefetchingForward(wrapped, None, group=own)
+        PrefetchingForward(wrapped, None, group=own).close()
     stage.open()
     return said
 

@@ -119,3 +119,41 @@ def test_a_resumed_run_is_the_unbroken_one_bit_for_bit_and_trains_each_batch_onc
         assert losses_again == losses[3:]
         for ours, theirs in zip(tensors, tensors_again):
             assert all(torch.equal(x, y) for x, y in zip(ours, theirs, strict=True))
+
+
+def look_ahead(groups: Groups) -> dict[int, list[tuple[int, bool]]]:
+    """By depth: lookups that had begun in the body of each batch, and whether those of the depth came without more
+    batches being asked for."""
+    import threading
+
+    from thaw.components.trainer.semi_sync import LookaheadLoader, PrefetchingForward
+
+    said = {}
+    for depth in (1, 3):
+        sharded = shard(groups.sparse)
+        begun, changed, look_up = [0], threading.Condition(), sharded.compute_and_output_dist
+
+        def counted(*args: Any, begun: Any = begun, changed: Any = changed, look_up: Any = look_up) -> Any:
+            with changed:
+                begun[0] += 1
+                changed.notify_all()
+            return look_up(*args)
+
+        sharded.compute_and_output_dist = counted
+        forward = PrefetchingForward({"tables": sharded}, None, group=groups.sparse, frozen=["tables"], depth=depth)
+        bodies = []
+        for number, batch in enumerate(LookaheadLoader([make_batch(n, groups.rank) for n in range(8)], forward)):
+            sharded(batch.kjt)
+            expected = min(8, number + 1 + depth) if number else 1 + depth
+            with changed:
+                came = changed.wait_for(lambda: begun[0] >= expected, 20)  # noqa: B023
+                bodies.append((begun[0] - number, came))
+        forward.close()
+        said[depth] = bodies
+    return said
+
+
+def test_frozen_lookups_run_as_many_batches_ahead_as_they_are_told_to() -> None:
+    for said in results(look_ahead):
+        for depth in (1, 3):
+            assert said[depth] == [(min(8 - number, 1 + depth), True) for number in range(8)]
