@@ -17,7 +17,7 @@ from contextlib import ExitStack
 import process_node
 import pytest
 from api_server import PODS, Api
-from namespaces import new_namespace
+from namespaces import new_namespace, until_pods_can_be_made
 from player import SERVICE_ACCOUNT, Player
 from process_node import ProcessNode
 from training_operator import TrainingOperator, runs_in
@@ -29,7 +29,7 @@ from thaw.pipelines.compile import compile_pipeline
 from thaw.pipelines.data_sets import make_demo
 
 IMAGE = os.environ.get("THAW_TEST_IMAGE", "thaw:test")
-"""Of the steps and the replicas, where pods are real; `kind load docker-image` brings it to a cluster of kind."""
+"""Of the steps and the replicas, where pods are real."""
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +61,7 @@ def image(api: Api, has_nodes: bool) -> str:
         name for node in api.list(None, "nodes") for each in node["status"].get("images", ()) for name in each["names"]
     }
     if has_nodes and not any(name.endswith(IMAGE) for name in found):
-        pytest.skip(f"no node has the image {IMAGE}: make it, and load it into the cluster")
+        pytest.skip(f"no node has the image: make images IMAGE={IMAGE}, then kind load docker-image {IMAGE}")
     return IMAGE
 
 
@@ -82,6 +82,7 @@ def cluster(
         api.create(namespace, "serviceaccounts", {"metadata": {"name": SERVICE_ACCOUNT}})
         for manifest in rbac.manifests(namespace, SERVICE_ACCOUNT):
             api.create(namespace, f"{manifest['kind'].lower()}s", manifest)
+        until_pods_can_be_made(api, namespace, SERVICE_ACCOUNT)
         if not has_nodes:
             folder = tmp_path_factory.mktemp("node")
             stack.enter_context(ProcessNode(api, namespace, folder, {"OMP_NUM_THREADS": "1"}).at_work())

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from api_server import JOBS, PODS, SERVICES, Api, path
+from kubernetes.client import ApiException
 from waiting import eventually
 
 
@@ -14,7 +15,7 @@ def new_namespace(api: Api, has_nodes: bool) -> Iterator[str]:
     name = f"thaw-test-{uuid.uuid4().hex[:8]}"
     api.create(None, "namespaces", {"metadata": {"name": name}})
     if has_nodes:
-        eventually(lambda: (api.get(name, "serviceaccounts", "default") or {}).get("secrets"), "a service account")
+        until_pods_can_be_made(api, name, "default")
     try:
         yield name
     finally:
@@ -25,3 +26,18 @@ def new_namespace(api: Api, has_nodes: bool) -> Iterator[str]:
         if not has_nodes:  # No controller finishes the deletion.
             gone = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}, "spec": {"finalizers": []}}
             api.request("PUT", path(None, "namespaces", name, "finalize"), gone)
+
+
+def until_pods_can_be_made(api: Api, namespace: str, account: str) -> None:
+    """Wait until a service account has what the server gives its pods."""
+    containers = [{"name": "none", "image": "none"}]
+    pod = {"metadata": {"name": "none"}, "spec": {"serviceAccountName": account, "containers": containers}}
+
+    def can_be_made() -> bool:
+        try:
+            api.request("POST", path(namespace, PODS), pod, dryRun="All")
+        except ApiException:
+            return False
+        return True
+
+    eventually(can_be_made, f"the service account {account}")

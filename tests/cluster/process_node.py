@@ -8,6 +8,7 @@ machine's address, and its port by a free one.
 
 import datetime
 import http.server
+import logging
 import os
 import shutil
 import socket
@@ -23,14 +24,16 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import psutil
-from api_server import JOBS, PODS, Api, path
+from api_server import JOBS, PODS, SERVICES, Api, path
 from job_status import now
 from kubernetes.client import ApiException
+from urllib3.exceptions import HTTPError
 
 POLL_S = 0.2
 _MARK = "POD_OF_PROCESS_NODE"
 """Variable that all processes of a pod inherit, with its uid."""
 Object = dict[str, Any]
+_log = logging.getLogger(__name__)
 
 
 class ProcessNode:
@@ -80,18 +83,24 @@ class ProcessNode:
 
     def _work(self, stop: threading.Event) -> None:
         while not stop.wait(POLL_S):
-            pods = self._api.list(self._namespace, PODS)
-            self._collect_garbage(pods)
-            for pod in pods:
-                try:
-                    self._tend(pod)
-                except ApiException as error:
-                    if error.status not in (404, 409):
-                        raise
-            left = {pod["metadata"]["uid"] for pod in pods}
-            for uid in self._running.keys() - left:  # deleted by force
-                del self._running[uid]
-                kill(uid)
+            try:
+                self._look()
+            except (ApiException, HTTPError) as error:
+                _log.warning("tried again soon: %s", error)
+
+    def _look(self) -> None:
+        pods = self._api.list(self._namespace, PODS)
+        self._collect_garbage(pods)
+        for pod in pods:
+            try:
+                self._tend(pod)
+            except ApiException as error:
+                if error.status not in (404, 409):  # It is gone, or another; the next look is at what there is then.
+                    raise
+        left = {pod["metadata"]["uid"] for pod in pods}
+        for uid in self._running.keys() - left:  # deleted by force
+            del self._running[uid]
+            kill(uid)
 
     def _tend(self, pod: Object) -> None:
         metadata, uid = pod["metadata"], pod["metadata"]["uid"]
@@ -166,9 +175,9 @@ class ProcessNode:
         self._api.request("PATCH", path(self._namespace, PODS, pod["metadata"]["name"], "status"), {"status": status})
 
     def _collect_garbage(self, pods: list[Object]) -> None:
-        jobs = self._api.list(self._namespace, JOBS)
+        jobs, services = self._api.list(self._namespace, JOBS), self._api.list(self._namespace, SERVICES)
         present = {each["metadata"]["uid"] for each in (*jobs, *pods)}
-        for plural, objects in ((JOBS, jobs), (PODS, pods)):
+        for plural, objects in ((JOBS, jobs), (PODS, pods), (SERVICES, services)):
             for each in objects:
                 owners = each["metadata"].get("ownerReferences", ())
                 if owners and not any(owner["uid"] in present for owner in owners):

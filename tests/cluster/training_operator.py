@@ -12,6 +12,7 @@ pkg/controller.v1/pytorch/pytorchjob_controller.go.
 """
 
 import copy
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,9 +32,11 @@ from job_status import (
     set_condition,
 )
 from kubernetes.client import ApiException
+from urllib3.exceptions import HTTPError
 
 POLL_S = 0.3
 Object = dict[str, Any]
+_log = logging.getLogger(__name__)
 
 
 def runs_in(api: Api) -> str | None:
@@ -46,14 +49,9 @@ def runs_in(api: Api) -> str | None:
 
 
 class TrainingOperator:
-    """Plays the operator for one namespace.
-
-    Attributes:
-        faults: What went wrong in it, for the test to look at.
-    """
+    """Plays the operator for one namespace."""
 
     def __init__(self, api: Api, namespace: str):
-        self.faults: list[BaseException] = []
         self._api = api
         self._namespace = namespace
         self._seen: dict[str, Any] = {}
@@ -67,8 +65,8 @@ class TrainingOperator:
             while not stop.wait(POLL_S):
                 try:
                     self.look()
-                except (ApiException, OSError) as error:
-                    self.faults.append(error)
+                except (ApiException, HTTPError) as error:
+                    _log.warning("tried again soon: %s", error)
 
         thread = threading.Thread(target=work, name="training-operator", daemon=True)
         thread.start()
