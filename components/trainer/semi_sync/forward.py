@@ -66,6 +66,7 @@ class PrefetchingForward:
             ValueError: a name that no module has, a module of another kind, a group that is shared, tables on another
                 device.
         """
+        self._is_closed = False
         inputs = inputs or {}
         modules = sharded_modules(model, {"frozen": frozen, "synchronous": synchronous, "inputs": inputs})
         device = device or torch.device("cpu")
@@ -95,7 +96,6 @@ class PrefetchingForward:
         self.figures = Figures(place, trace_steps, count_rows_every)
         """Times, staleness and bytes of every step."""
         self.schedule = Schedule(self._sites, group, place, self.figures, optimizer, scaler, device)
-        self._is_closed = False
         _OWNERS[group.group_name] = self
         for site in self._sites:
             site.module.forward = partial(self._called, site)
