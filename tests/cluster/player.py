@@ -138,7 +138,7 @@ class Player:
         self._declared[name] = executor_input["outputs"]["artifacts"]
         return name
 
-    def finish(self, task: str, pod: str, timeout_s: float = 300) -> Ended:
+    def finish(self, task: str, pod: str, timeout_s: float = 900) -> Ended:
         """Wait for a try's end; what it gave is the task's output from then on."""
 
         def ended() -> dict[str, Any] | None:
@@ -178,7 +178,7 @@ class Player:
             assert found or phase not in ("Succeeded", "Failed"), self.log(pod)
             return found
 
-        eventually(looked, f"{what} in {task}", timeout_s=300)
+        eventually(looked, f"{what} in {task}", timeout_s=600)
 
     def _executor_input(self, task: str, component: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
         inputs = self._tasks[task].get("inputs", {})
