@@ -173,8 +173,8 @@ class Player:
         """
 
         def looked() -> Any:
-            found = look()
             phase = self._api.get(self._namespace, PODS, pod)["status"].get("phase")
+            found = look()
             assert found or phase not in ("Succeeded", "Failed"), self.log(pod)
             return found
 
