@@ -1,8 +1,8 @@
 """Engagements as batches of (user, item) pairs."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +14,11 @@ from thaw.components.config import RunConfig
 from thaw.components.config.data import Data
 from thaw.components.select_window.window import DataFile
 from thaw.components.trainer.reading.batches import PAIR_KEYS, PairBatch
-from thaw.components.trainer.reading.blocks import Columns, read_blocks
+from thaw.components.trainer.reading.blocks import Columns
 from thaw.components.trainer.reading.columns import Column, ColumnSpec, DataError, describe
-from thaw.components.trainer.reading.ids import Counts, by_feature, check, map_ids
-from thaw.components.trainer.reading.lanes import Block, EpochOrder
+from thaw.components.trainer.reading.ids import Counts, check, map_ids
+from thaw.components.trainer.reading.lanes import Block
+from thaw.components.trainer.reading.loader import EpochLoader, EpochOptions
 from thaw.components.trainer.reading.parquet import RowGroups
 
 
@@ -71,15 +72,9 @@ class PairSchema:
         return mapped | {"kept": Column(kept)}
 
 
-class PairLoader:
-    """One epoch of the pairs whose action counts, this rank's share; every `iter` gives the whole epoch again."""
-
-    num_steps: int
-    """Steps of the whole epoch, those before start_step included."""
-    num_rows: int
-    """Pairs of the whole epoch over all ranks."""
-    id_counts: dict[str, dict[str, int]]
-    """As of RequestLoader; features: user, item. A pair of which either id was dropped is in no batch."""
+class PairLoader(EpochLoader[PairBatch]):
+    """One epoch of the pairs whose action counts. Features of `id_counts`: user, item; a pair of which either id was
+    dropped is in no batch."""
 
     def __init__(
         self,
@@ -89,49 +84,30 @@ class PairLoader:
         world_size: int,
         epoch: int,
         *,
-        start_step: int = 0,
-        limit_rows: int | None = None,
-        shuffle: bool | None = None,
         batch_size: int | None = None,
+        **options: Unpack[EpochOptions],
     ) -> None:
         """Lay out the epoch, for which the actions are read once: the pairs that count must be counted.
 
         Args: as of RequestLoader; batch_size None takes backbone.pretrain.global_batch_size.
         """
-        training = config.training
         if batch_size is None:
             if config.backbone.pretrain is None:
                 raise ValueError("PairLoader: give a batch_size, as the configuration has no backbone.pretrain")
             batch_size = config.backbone.pretrain.global_batch_size
-        self._schema = PairSchema(config.data)
-        self._row_groups = RowGroups(files, training.read_timeout_s)
-        self._order = EpochOrder(
-            count_pairs(config.data, tuple(files), training.read_timeout_s),
-            seed=config.seed,
-            epoch=epoch,
+        timeout_s = config.training.read_timeout_s
+        super().__init__(
+            config,
+            PairSchema(config.data),
+            RowGroups(files, timeout_s),
+            _cut,
+            rank,
+            world_size,
+            epoch,
+            sizes=count_pairs(config.data, tuple(files), timeout_s),
             batch_size=batch_size,
-            num_lanes=training.num_lanes,
-            shuffle_rows=training.shuffle_rows,
-            shuffle=training.shuffle if shuffle is None else shuffle,
-            limit_rows=limit_rows,
+            **options,
         )
-        self._place = {"rank": rank, "world_size": world_size, "num_workers": training.num_workers}
-        self._order.check_start(start_step)
-        self._start_step = start_step
-        self.num_steps = self._order.num_steps
-        self.num_rows = self._order.num_rows
-        self.id_counts = {}
-
-    def __iter__(self) -> Iterator[PairBatch]:
-        """The batches from start_step on."""
-        counts: Counts = Counter()
-        self.id_counts = {}
-        blocks = read_blocks(
-            self._schema, self._row_groups, self._order, start_step=self._start_step, counts=counts, **self._place
-        )
-        for block, parts in blocks:
-            self.id_counts = by_feature(counts)
-            yield from _cut(block, parts)
 
 
 @lru_cache(maxsize=2)  # an epoch has a loader of its own, over the same files

@@ -1,8 +1,9 @@
 """Requests of the log as batches of jagged tensors."""
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -11,24 +12,16 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from thaw.components.config import RunConfig
 from thaw.components.select_window.window import DataFile
 from thaw.components.trainer.reading.batches import PADDING_ID, REQUEST_KEYS, RequestBatch
-from thaw.components.trainer.reading.blocks import Columns, read_blocks
+from thaw.components.trainer.reading.blocks import Columns
 from thaw.components.trainer.reading.columns import permute
-from thaw.components.trainer.reading.ids import Counts, by_feature
-from thaw.components.trainer.reading.lanes import Block, EpochOrder
+from thaw.components.trainer.reading.lanes import Block
+from thaw.components.trainer.reading.loader import EpochLoader, EpochOptions
 from thaw.components.trainer.reading.parquet import RowGroups
 from thaw.components.trainer.reading.request_columns import RequestSchema
 
 
-class RequestLoader:
-    """One epoch of requests, this rank's share; every `iter` gives the whole epoch again."""
-
-    num_steps: int
-    """Steps of the whole epoch, those before start_step included."""
-    num_rows: int
-    """Requests of the whole epoch over all ranks, limit_rows considered."""
-    id_counts: dict[str, dict[str, int]]
-    """{feature: {"hashed" | "dropped" | "overflowed" | "missing": count}} of the rows that this rank read in the last
-    iteration; complete when it is exhausted. Features: user, history, candidates. Zero counts are left out."""
+class RequestLoader(EpochLoader[RequestBatch]):
+    """One epoch of requests. Features of `id_counts`: user, history, candidates."""
 
     def __init__(
         self,
@@ -38,54 +31,28 @@ class RequestLoader:
         world_size: int,
         epoch: int,
         *,
-        start_step: int = 0,
-        limit_rows: int | None = None,
-        shuffle: bool | None = None,
         batch_size: int | None = None,
+        **options: Unpack[EpochOptions],
     ) -> None:
         """Lay out the epoch; nothing is read yet.
 
-        Args:
-            config: The run's document.
-            files: The files of the manifest, in its order.
-            rank: This rank.
-            world_size: All ranks. Every one makes the same number of steps.
-            epoch: With the seed it gives the order of the rows.
-            start_step: The first step that is yielded; those before it are not read.
-            limit_rows: Ends the epoch after this many rows of its order.
-            shuffle: None takes training.shuffle.
-            batch_size: Requests a step over all ranks; None takes training.global_batch_size.
+        Args: as of EpochLoader; files are those of the manifest, in its order; batch_size None takes
+            training.global_batch_size.
         """
-        training = config.training
-        self._schema = RequestSchema(config.data, config.model.history_length)
-        self._row_groups = RowGroups(files, training.read_timeout_s)
-        self._order = EpochOrder(
-            self._row_groups.sizes,
-            seed=config.seed,
-            epoch=epoch,
-            batch_size=batch_size or training.global_batch_size,
-            num_lanes=training.num_lanes,
-            shuffle_rows=training.shuffle_rows,
-            shuffle=training.shuffle if shuffle is None else shuffle,
-            limit_rows=limit_rows,
+        schema = RequestSchema(config.data, config.model.history_length)
+        row_groups = RowGroups(files, config.training.read_timeout_s)
+        super().__init__(
+            config,
+            schema,
+            row_groups,
+            partial(_cut, schema),
+            rank,
+            world_size,
+            epoch,
+            sizes=row_groups.sizes,
+            batch_size=batch_size or config.training.global_batch_size,
+            **options,
         )
-        self._place = {"rank": rank, "world_size": world_size, "num_workers": training.num_workers}
-        self._order.check_start(start_step)
-        self._start_step = start_step
-        self.num_steps = self._order.num_steps
-        self.num_rows = self._order.num_rows
-        self.id_counts = {}
-
-    def __iter__(self) -> Iterator[RequestBatch]:
-        """The batches from start_step on."""
-        counts: Counts = Counter()
-        self.id_counts = {}
-        blocks = read_blocks(
-            self._schema, self._row_groups, self._order, start_step=self._start_step, counts=counts, **self._place
-        )
-        for block, parts in blocks:
-            self.id_counts = by_feature(counts)
-            yield from _cut(self._schema, block, parts)
 
 
 def _cut(schema: RequestSchema, block: Block, parts: Sequence[Columns]) -> Iterator[RequestBatch]:
