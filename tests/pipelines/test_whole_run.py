@@ -20,6 +20,8 @@ from thaw.components.config import load
 from thaw.pipelines.local import PipelineError, run_pipeline
 from thaw.pipelines.progress import Progress
 
+pytestmark = pytest.mark.timeout(600)
+
 THAW = [str(Path(sys.executable).with_name("thaw"))]
 TINY = (
     "data.window.num_days=2",
@@ -31,7 +33,7 @@ TINY = (
 def run(root, *arguments, overrides=TINY, **options):
     sets = [part for override in overrides for part in ("--set", override)]
     command = [*THAW, "run", "--preset", "small", "--root", str(root), "--run-id", "r", *sets, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, **options)
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +237,7 @@ def test_two_runs_at_once_keep_apart_though_the_usual_ports_are_taken(root, tmp_
             )
             for run_id in ("one", "two")
         ]
-        assert [process.wait(timeout=250) for process in both] == [0, 0]
+        assert [process.wait(timeout=550) for process in both] == [0, 0]
     for run_id in ("one", "two"):
         attempt = tmp_path / f"runs/{run_id}/train-cotrain/attempt-1"
         trained = pq.read_table(attempt / "ledger")["request_id"].to_pylist()
