@@ -44,8 +44,8 @@ def run(preset, config_path, overrides, date, seed, root, run_id, dry_run, verbo
     "--kind",
     default="whole",
     show_default=True,
-    help="whole; backbone, which publishes one; from:STAGE or stage:STAGE, on what another run left; scheduled or "
-    "scheduled-backbone, whose date comes from a schedule.",
+    help="whole; backbone, which publishes one; from:STAGE or stage:STAGE, on what another run left, and the same "
+    "after backbone:, if that published one; scheduled or scheduled-backbone, whose date comes from a schedule.",
 )
 def compile_(preset, config_path, overrides, output, retries, kind):  # type: ignore[no-untyped-def]
     """Write a pipeline as the YAML that Kubeflow takes."""

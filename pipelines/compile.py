@@ -36,7 +36,8 @@ def build_pipeline(config: RunConfig, num_retries: int = 0, kind: str = "whole")
         config: The run's configuration.
         num_retries: How often KFP tries a failed step again.
         kind: `whole`; `backbone`, which publishes one; `from:<stage>` or `stage:<stage>`, which builds on what another
-            run left; `scheduled` or `scheduled-backbone`, whose date comes from a schedule.
+            run left, with `backbone:` before it if that published one; `scheduled` or `scheduled-backbone`, whose
+            date comes from a schedule.
 
     Raises:
         ValueError: there is no such kind or stage.

@@ -16,7 +16,7 @@ class Rerun:
 
     config: RunConfig
     kind: str
-    """Of its pipeline: `from:<stage>`, or `stage:<stage>`."""
+    """Of its pipeline: `from:<stage>`, or `stage:<stage>`; after `backbone:` where the other run published one."""
     date: str
     """D of the other run, YYYY-MM-DD."""
     parent: runs.Parent
@@ -52,10 +52,11 @@ def plan_rerun(root: str, run_id: str, stage: str, *, only: bool = False, overri
     run_uri = storage.join(root, "runs", run_id)
     lineage = runs.Lineage(run_uri)
     config = changed(lineage.record.config, overrides, f"configuration of run {run_id}")
-    kind = f"{'stage' if only else 'from'}:{stage}"
+    parent_kind = lineage.record.extra.get("kind", "whole")
+    kind = runs.part_kind(parent_kind, stage, only)
     backend = lineage.record.extra.get("backend", "local")
     first = runs.config_stages(config, kind)[0]
-    whole = runs.config_stages(config)
+    whole = runs.config_stages(config, runs.whole_kind(parent_kind))
     before = whole[: whole.index(first)]
     if not before:
         date = lineage.record.extra.get("date") or (lineage.find(stage)[1].window or {})["date"]
@@ -72,6 +73,7 @@ def plan_rerun(root: str, run_id: str, stage: str, *, only: bool = False, overri
     runs.check_same_data(window.config, config)
     if stage != "prepare-backbone":
         runs.check_same_config(manifest.config, config)
+        runs.check_same_past(manifest.config, config, whole, stage)
     assert window.window is not None
     arguments = {"window_uri": window_reference.uri, "fingerprint": window.window["fingerprint"]}
     if stage != "prepare-backbone":

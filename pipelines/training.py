@@ -48,7 +48,7 @@ def stage_pipeline(settings: RunConfig, kind: str, num_retries: int = 0) -> dsl.
 
     Args:
         settings: The run's configuration.
-        kind: `from:<stage>` or `stage:<stage>`, of a stage after `select-window`.
+        kind: `from:<stage>` or `stage:<stage>`, of a stage after `select-window`; or that after `backbone:`.
         num_retries: As of `training_pipeline`.
     """
     settle = _settling(settings, num_retries)

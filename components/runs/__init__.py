@@ -10,7 +10,13 @@
 Nothing is ever replaced: another try is another attempt, and a reader trusts an attempt only with its manifest.
 """
 
-from thaw.components.runs.agreement import check_same_config, check_same_data, check_same_plan, check_same_run
+from thaw.components.runs.agreement import (
+    check_same_config,
+    check_same_data,
+    check_same_past,
+    check_same_plan,
+    check_same_run,
+)
 from thaw.components.runs.attempt import Attempt, begin_attempt, committed_attempt
 from thaw.components.runs.content import ChangedOutputError, check_attempt, check_output
 from thaw.components.runs.lineage import Lineage, Parent, parent_of
@@ -28,7 +34,14 @@ from thaw.components.runs.manifest import (
 from thaw.components.runs.refused import read_refusal, refusing
 from thaw.components.runs.run import RunRecord, check_run_id, create_run, open_run, read_run
 from thaw.components.runs.stage import Stage, stage
-from thaw.components.runs.stages import BACKBONE_STAGES, config_stages, recorded_stages, stage_names
+from thaw.components.runs.stages import (
+    BACKBONE_STAGES,
+    config_stages,
+    part_kind,
+    recorded_stages,
+    stage_names,
+    whole_kind,
+)
 from thaw.components.runs.status import NewestRuns, RunStatus, StageStatus, newest_runs, run_status
 from thaw.components.runs.versions import versions
 
@@ -53,6 +66,7 @@ __all__ = [
     "check_run_id",
     "check_same_config",
     "check_same_data",
+    "check_same_past",
     "check_same_plan",
     "check_same_run",
     "commit",
@@ -64,6 +78,7 @@ __all__ = [
     "open_run",
     "output_uri",
     "parent_of",
+    "part_kind",
     "read_failure",
     "read_manifest",
     "read_refusal",
@@ -74,4 +89,5 @@ __all__ = [
     "stage",
     "stage_names",
     "versions",
+    "whole_kind",
 ]

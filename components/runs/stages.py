@@ -22,7 +22,8 @@ def kind_stages(kind: str, whole: Sequence[str]) -> tuple[str, ...]:
     """The stages that a pipeline of a kind does itself.
 
     Args:
-        kind: `whole`, `backbone`, `from:<stage>` for that stage and those after it, `stage:<stage>` for it alone.
+        kind: `whole`, `backbone`, `from:<stage>` for that stage and those after it, `stage:<stage>` for it alone; these
+            two with `backbone:` before them, of the stages of that kind.
         whole: The stages of a whole run.
 
     Raises:
@@ -32,13 +33,35 @@ def kind_stages(kind: str, whole: Sequence[str]) -> tuple[str, ...]:
         return tuple(whole)
     if kind == "backbone":
         return BACKBONE_STAGES
-    span, colon, first = kind.partition(":")
+    if whole_kind(kind) == "backbone":
+        whole = BACKBONE_STAGES
+    span, colon, first = kind.removeprefix("backbone:").partition(":")
     if not colon or span not in ("from", "stage"):
-        raise RefusedError(f"kind {kind!r}: give whole, backbone, from:<stage> or stage:<stage>")
+        raise RefusedError(
+            f"kind {kind!r}: give whole, backbone, from:<stage>, stage:<stage>, backbone:from:<stage> or "
+            f"backbone:stage:<stage>"
+        )
     if first not in whole:
         raise RefusedError(f"stage {first!r}: the stages of this configuration are {', '.join(whole)}")
     start = whole.index(first)
     return tuple(whole[start:] if span == "from" else whole[start : start + 1])
+
+
+def whole_kind(kind: str) -> str:
+    """The kind, `whole` or `backbone`, that has all the stages of which a kind has a part."""
+    return "backbone" if kind.partition(":")[0] == "backbone" else "whole"
+
+
+def part_kind(kind: str, first: str, only: bool) -> str:
+    """The kind of a rerun.
+
+    Args:
+        kind: Of the run that it repeats.
+        first: The stage that it begins with.
+        only: It does no stage after it.
+    """
+    part = f"{'stage' if only else 'from'}:{first}"
+    return part if whole_kind(kind) == "whole" else f"backbone:{part}"
 
 
 def config_stages(config: RunConfig, kind: str = "whole") -> tuple[str, ...]:
@@ -47,11 +70,12 @@ def config_stages(config: RunConfig, kind: str = "whole") -> tuple[str, ...]:
     Raises:
         RefusedError: there is no such kind or stage; a run that is to publish a backbone makes none, or knows no place.
     """
-    if kind == "backbone" and config.backbone.pretrain is None:
+    publishes = whole_kind(kind) == "backbone"
+    if publishes and config.backbone.pretrain is None:
         raise RefusedError(
             "the document fetches its backbone, and a run that publishes one makes it: backbone.pretrain"
         )
-    if kind == "backbone" and config.backbone.publish_prefix_uri is None:
+    if publishes and config.backbone.publish_prefix_uri is None:
         raise RefusedError("backbone.publish_prefix_uri is not set: name the folder that runs fetch backbones from")
     return kind_stages(kind, whole_stages(config.recipe.policies, config.promotion is not None))
 

@@ -15,7 +15,7 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 
 from thaw.components.config import load, to_parameter
 from thaw.components.config.document import MAX_PARAMETER_BYTES
-from thaw.components.runs import config_stages
+from thaw.components.runs import BACKBONE_STAGES, config_stages
 from thaw.components.select_window.window import DataFile, Window, fingerprint
 from thaw.pipelines.compile import compile_pipeline
 
@@ -24,8 +24,14 @@ MAX_ARGUMENT_BYTES = 131072
 
 OVERRIDES = ("promotion={head: click, metric: auc}", "backbone.publish_prefix_uri=gs://bucket/backbones")
 CONFIG = load("small", OVERRIDES)
-SELECTING = ("whole", "backbone", "scheduled", "scheduled-backbone", "from:select-window", "stage:select-window")
-BUILDING = tuple(f"{span}:{stage}" for stage in config_stages(CONFIG)[1:] for span in ("from", "stage"))
+SELECTING = (
+    *("whole", "backbone", "scheduled", "scheduled-backbone"),
+    *("from:select-window", "stage:select-window", "backbone:from:select-window"),
+)
+BUILDING = (
+    *(f"{span}:{stage}" for stage in config_stages(CONFIG)[1:] for span in ("from", "stage")),
+    *(f"backbone:from:{stage}" for stage in BACKBONE_STAGES[1:]),
+)
 KINDS = (*SELECTING, *BUILDING)
 DATE = datetime.date(2026, 3, 2)
 

@@ -33,6 +33,8 @@ def test_a_run_is_promoted_where_its_configuration_has_a_gate() -> None:
         ("stage:train-frozen", ("train-frozen",)),
         ("from:select-window", config_stages(CONFIG)),
         ("backbone", BACKBONE_STAGES),
+        ("backbone:from:prepare-backbone", BACKBONE_STAGES[1:]),
+        ("backbone:stage:select-window", BACKBONE_STAGES[:1]),
     ],
 )
 def test_a_kind_names_the_stages_that_a_run_does_itself(kind: str, stages: tuple) -> None:
@@ -63,7 +65,9 @@ def test_a_record_without_a_kind_is_of_a_whole_run() -> None:
     [
         ("from:train", "stage 'train': the stages of this configuration are select-window, prepare-backbone"),
         ("stage:promote", "stage 'promote': the stages"),
-        ("evaluate", "kind 'evaluate': give whole, backbone, from:<stage> or stage:<stage>"),
+        ("evaluate", "kind 'evaluate': give whole, backbone, from:<stage>, stage:<stage>, "),
+        ("backbone:evaluate", "kind .backbone:evaluate.: give whole, backbone, from:<stage>"),
+        ("backbone:from:evaluate", "stage .evaluate.: the stages of this configuration are .*, publish-backbone"),
     ],
 )
 def test_another_kind_or_stage_is_refused(kind: str, words: str) -> None:
