@@ -34,7 +34,8 @@ PATIENT_PAUSES_S: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)
 """As `PAUSES_S`, where a run is followed: an upgrade of the server takes minutes."""
 TOKEN_VARIABLE = "KF_PIPELINES_TOKEN"
 """Environment variable with a bearer token; what stands on a command line is seen by everyone on the machine."""
-PAGE_SIZE = 50
+PAGE_SIZE = 200
+"""The most that the server gives."""
 
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 
@@ -131,17 +132,36 @@ class Server:
             return found
         body = kfp_server_api.V2beta1Experiment(display_name=name, namespace=self.namespace)
         call = self._experiments.experiment_service_create_experiment
-        created = self._create(
-            f"make experiment {name}",
-            lambda: call(experiment=body, _request_timeout=REQUEST_TIMEOUT_S).experiment_id,
-            lambda: self.find_experiment(name),
-        )
+        try:
+            created = self._create(
+                f"make experiment {name}",
+                lambda: call(experiment=body, _request_timeout=REQUEST_TIMEOUT_S).experiment_id,
+                lambda: self.find_experiment(name),
+            )
+        except ServerError:
+            if (found := self.find_experiment(name)) is None:  # else others have made it meanwhile
+                raise
+            return found
         return str(created)
 
     def find_runs(self, name: str) -> list[Run]:
         """The runs of a name, in any experiment, the newest first."""
         call = self._runs.run_service_list_runs
         found = self._list(call, "runs", f"find run {name}", name, namespace=self.namespace, sort_by="created_at desc")
+        return list(found)
+
+    def runs_named_like(self, part: str) -> list[Run]:
+        """The runs in whose names a text occurs, in any experiment, the newest first."""
+        call = self._runs.run_service_list_runs
+        found = self._list(
+            call,
+            "runs",
+            f"list the runs of {part}",
+            part,
+            "IS_SUBSTRING",
+            namespace=self.namespace,
+            sort_by="created_at desc",
+        )
         return list(found)
 
     def create_run(self, body: Run) -> Run:
@@ -154,6 +174,12 @@ class Server:
         call = self._runs.run_service_create_run
         what = f"start run {body.display_name}"
         return self._create(what, lambda: call(run=body, _request_timeout=REQUEST_TIMEOUT_S), find)
+
+    def delete_run(self, run: Run) -> None:
+        """Delete a run, and end what it has begun."""
+        call = self._runs.run_service_delete_run
+        what = f"delete run {run.display_name} ({run.run_id})"
+        self._forgo(what, lambda: call(run.run_id, _request_timeout=REQUEST_TIMEOUT_S))
 
     def run(self, run_id: str, patient: bool = False) -> Run:
         """How far a run is."""
@@ -194,7 +220,7 @@ class Server:
         return self._create(what, lambda: call(recurring_run=body, _request_timeout=REQUEST_TIMEOUT_S), find)
 
     def set_enabled(self, recurring: RecurringRun, enabled: bool) -> None:
-        """Have a recurring run trigger runs, or not."""
+        """Have a recurring run trigger runs, or not; one that is gone triggers none."""
         api = self._recurring
         call = (
             api.recurring_run_service_enable_recurring_run
@@ -202,7 +228,8 @@ class Server:
             else api.recurring_run_service_disable_recurring_run
         )
         what = f"{'enable' if enabled else 'disable'} recurring run {recurring.display_name}"
-        self._ask(what, lambda: call(recurring.recurring_run_id, _request_timeout=REQUEST_TIMEOUT_S))
+        ask = self._ask if enabled else self._forgo
+        ask(what, lambda: call(recurring.recurring_run_id, _request_timeout=REQUEST_TIMEOUT_S))
 
     def delete_recurring_run(self, recurring: RecurringRun) -> None:
         """Delete a recurring run. The runs that it has triggered go on.
@@ -211,35 +238,45 @@ class Server:
         (https://github.com/kubeflow/pipelines/issues/12573). Servers have it as of 2.17.
         """
         call = self._recurring.recurring_run_service_delete_recurring_run
-        try:
-            self._ask(
-                f"delete recurring run {recurring.display_name}",
-                lambda: call(
-                    recurring.recurring_run_id, propagation_policy="ORPHAN", _request_timeout=REQUEST_TIMEOUT_S
-                ),
-            )
-        except ServerError as error:
-            if error.status != 404:  # an earlier try, whose answer was lost, has done it
-                raise
+        self._forgo(
+            f"delete recurring run {recurring.display_name}",
+            lambda: call(recurring.recurring_run_id, propagation_policy="ORPHAN", _request_timeout=REQUEST_TIMEOUT_S),
+        )
 
     def _list(
-        self, call: Callable[..., Any], field: str, what: str, name: str | None = None, **arguments: Any
+        self,
+        call: Callable[..., Any],
+        field: str,
+        what: str,
+        name: str | None = None,
+        operation: str = "EQUALS",
+        **arguments: Any,
     ) -> Iterator[Any]:
         if name is not None:
-            predicate = {"operation": "EQUALS", "key": "display_name", "stringValue": name}
+            predicate = {"operation": operation, "key": "display_name", "stringValue": name}
             arguments["filter"] = json.dumps({"predicates": [predicate]})
         given = {key: value for key, value in arguments.items() if value is not None}
         token = ""
         while True:
             given["page_token"] = token
             page = self._ask(what, lambda: call(page_size=PAGE_SIZE, _request_timeout=REQUEST_TIMEOUT_S, **given))
-            yield from (item for item in getattr(page, field) or () if name is None or item.display_name == name)
+            for item in getattr(page, field) or ():
+                if name in (None, item.display_name) or operation != "EQUALS":
+                    yield item
             token = page.next_page_token
             if not token:
                 return
 
     def _ask(self, what: str, request: Callable[[], Any], pauses_s: tuple[float, ...] | None = None) -> Any:
         return _ask(self.host, what, request, pauses_s)
+
+    def _forgo(self, what: str, request: Callable[[], Any]) -> None:
+        """Send a request after which a thing is gone: it may be so already, by an earlier try or by others."""
+        try:
+            self._ask(what, request)
+        except ServerError as error:
+            if error.status != 404:
+                raise
 
     def _create(self, what: str, request: Callable[[], Any], find: Callable[[], Any]) -> Any:
         """The answer to a request that must take effect once."""

@@ -22,6 +22,7 @@ from thaw.pipelines.kubeflow.cost import cost_lines
 from thaw.pipelines.kubeflow.replace import first_after, put, remove, utc_now
 from thaw.pipelines.kubeflow.schedule import check_server, digest_of, is_enabled, schedule, start_of, timing_of
 from thaw.pipelines.kubeflow.submit import (
+    ENDED,
     Kind,
     Placement,
     Request,
@@ -85,19 +86,22 @@ def start(server: Server, asked: Request, wait: bool, poll_s: float) -> None:
         poll_s: Seconds between two looks at it.
 
     Raises:
-        ValueError: it was followed, and ended badly.
+        ValueError: it was there, or was followed, and has ended badly.
     """
     run, is_new = submit(server, asked)
-    url = server.run_url(run.run_id)
+    url, next_step = server.run_url(run.run_id), f"next: thaw why {asked.run_id} --root {asked.root}"
     print(
         f"run {asked.run_id}: {'started' if is_new else f'is there, {run.state}'}\n{asked.run_uri}\n{url}", flush=True
     )
+    if not is_new and run.state in ENDED and (fault := ended_badly(run)):
+        then = "then thaw rerun from a stage that failed, or thaw submit with another --run-id"
+        raise ValueError(f"{fault}\n{next_step}, {then}")
     if not wait:
         return
     with _left_to_itself(url):
         ended = follow(server, run.run_id, lambda line: print(line, flush=True), poll_s)
     if fault := ended_badly(ended):
-        raise ValueError(f"{fault}\n{url}\nnext: thaw why {asked.run_id} --root {asked.root}")
+        raise ValueError(f"{fault}\n{url}\n{next_step}")
 
 
 def schedule_command(
@@ -199,12 +203,14 @@ def backfill_command(
             request(config, root, date, placement, run_id=run_id, num_retries=retries, kind=kind, package=package)
         )
     server = Server(host, namespace)
-    days = [look(server, day) for day in asked]
+    days = look(server, name, asked)
     if dry_run:
         table = Table("D", "run", "what is there", box=None, pad_edge=False)
         for day in days:
             table.add_row(str(day.asked.date), day.asked.run_id, day.state)
         console().print(table)
+        if refusals := [f"{day.asked.date}: {day.refusal}" for day in days if day.refusal]:
+            raise ValueError("\n".join(refusals))
         return
     with _left_to_itself("a second `thaw backfill` goes on from here"):
         failures = fill(server, days, max_concurrent, lambda line: print(line, flush=True), poll_s)

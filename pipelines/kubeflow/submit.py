@@ -20,6 +20,8 @@ Kind = Literal["whole", "backbone"]
 ENDED = ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
 """States of a run that no other follows."""
 MAX_NAME_LENGTH = 120
+SETTLE_S = 2.0
+"""After a create, before what others created meanwhile is looked for: Kubeflow tells times of creation in seconds."""
 
 _OF_ONE_MACHINE = ("file", "local", "memory")
 
@@ -100,8 +102,8 @@ def request(
         root: Where `runs/` lies.
         date: D.
         placement: Where in Kubeflow it goes.
-        run_id: Name of the run. None: the document's name, D and a digest of the document, so that asking twice for
-            the same is asking once.
+        run_id: Name of the run. None: the document's name, D and a digest of document and kind, so that asking twice
+            for the same is asking once.
         num_retries: How often Kubeflow tries a failed step again.
         kind: Which stages the run has.
         inputs: Arguments of its pipeline, beside the configuration, the run's folder and the backend. None: the date.
@@ -115,7 +117,7 @@ def request(
     root = root.rstrip("/")
     check_place(config, root, kind)
     wanted_logs(config, str(config.data.uri), date)
-    digest = hashlib.sha256(to_parameter(config).encode()).hexdigest()[:6]
+    digest = hashlib.sha256(f"{kind} {to_parameter(config)}".encode()).hexdigest()[:6]
     run_id = run_id or f"{config.name}-{date}-{digest}"
     if len(run_id) > MAX_NAME_LENGTH:
         raise ValueError(f"--run-id: {run_id!r} has {len(run_id)} characters, at most {MAX_NAME_LENGTH} fit")
@@ -127,39 +129,41 @@ def request(
     return made
 
 
-def submit(server: Server, asked: Request, again: bool = False) -> tuple[Run, bool]:
+def submit(
+    server: Server, asked: Request, again: bool = False, pause: Callable[[float], None] = time.sleep
+) -> tuple[Run, bool]:
     """Start a run that is not there yet; the run, and whether it was started now.
 
-    The run's record is written first: a command that is interrupted in between finds it, and goes on.
+    The run's record is written first: a command that is interrupted in between finds it, and goes on. Of several
+    commands that start it at once, the one whose run was created first keeps it, and each other deletes its own.
 
     Args:
         server: Of Kubeflow.
         asked: The run.
         again: Whether a run of that name that has ended, and not well, is started once more, with its folder: stages
             that are committed stay, the others get another attempt.
+        pause: Waits.
 
     Raises:
-        ValueError: a run of that name was begun with another configuration or date.
+        ValueError: a run of that name was begun with another configuration, date or kind.
         ServerError: the server is not there, or refuses.
     """
     found = server.find_runs(asked.run_id)
     for run in found:
-        _check_same(run, asked)
-    extra = {
-        "date": str(asked.date),
-        "backend": "kubernetes",
-        "kind": asked.kind,
-        "experiment": asked.placement.experiment,
-        "kubeflow": server.host,
-        **({"parent": asked.parent.model_dump(mode="json")} if asked.parent else {}),
-    }
-    record = runs.open_run(asked.run_uri, asked.config, extra)
-    runs.check_same_run(asked.run_uri, record.config, asked.config)
-    if record.extra.get("date", extra["date"]) != extra["date"]:
-        raise ValueError(f"{asked.run_uri} was begun for D = {record.extra['date']}; choose another --run-id")
+        check_same(run, asked)
+    extra = {**_claim(asked), "experiment": asked.placement.experiment, "kubeflow": server.host}
+    check_record(runs.open_run(asked.run_uri, asked.config, extra), asked)
     if found and not (again and found[0].state in ENDED and found[0].state != "SUCCEEDED"):
         return found[0], False
-    return server.create_run(asked.body(server.experiment(asked.placement.experiment))), True
+    made = server.create_run(asked.body(server.experiment(asked.placement.experiment)))
+    pause(SETTLE_S)
+    known = {run.run_id for run in found}
+    started = [made, *(run for run in server.find_runs(asked.run_id) if run.run_id not in known)]
+    first = min(started, key=lambda run: (run.created_at, run.run_id))
+    if first.run_id == made.run_id:
+        return made, True
+    server.delete_run(made)
+    return first, False
 
 
 def follow(
@@ -216,14 +220,39 @@ def check_place(config: RunConfig, root: str, kind: str) -> None:
         check_reachable(publish_uri, "backbone.publish_prefix_uri")
 
 
-def _check_same(run: Run, asked: Request) -> None:
+def check_same(run: Run, asked: Request) -> None:
+    """Pass a run of Kubeflow that was given what is asked for.
+
+    Raises:
+        ValueError: naming every argument that is another.
+    """
     sent = dict(run.runtime_config.parameters or {}) if run.runtime_config else {}
     differing = [key for key, value in asked.arguments.items() if sent.get(key) != value]
     if differing:
         raise ValueError(
-            f"Kubeflow has a run {asked.run_id} ({run.run_id}) with another {', '.join(differing)}; "
-            f"choose another --run-id"
+            f"Kubeflow has a run {asked.run_id} ({run.run_id}) with another {', '.join(differing)}; choose another name"
         )
+
+
+def check_record(record: runs.RunRecord, asked: Request) -> None:
+    """Pass the record of a run that was begun with what is asked for.
+
+    Raises:
+        ValueError: it was begun with another configuration, or for another date, kind or parent.
+    """
+    runs.check_same_run(asked.run_uri, record.config, asked.config)
+    claim = _claim(asked)
+    for key, words in (("date", "for D ="), ("kind", "as"), ("parent", "as a rerun of")):
+        begun: Any = record.extra.get(key, claim.get(key))
+        if begun != claim.get(key):
+            what = begun["run"] if key == "parent" else begun
+            raise ValueError(f"{asked.run_uri} was begun {words} {what}; choose another name")
+
+
+def _claim(asked: Request) -> dict[str, Any]:
+    """What a run's record says beside the configuration, by which the run is known again."""
+    parent = {"parent": asked.parent.model_dump(mode="json")} if asked.parent else {}
+    return {"date": str(asked.date), "backend": "kubernetes", "kind": asked.kind, **parent}
 
 
 def ended_badly(run: Run) -> str | None:

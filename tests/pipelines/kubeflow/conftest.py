@@ -33,6 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "PAUSES_S", (0, 0))
     monkeypatch.setattr(client, "PATIENT_PAUSES_S", (0,) * 5)
+    monkeypatch.setattr(submit, "SETTLE_S", 0)
 
 
 @pytest.fixture(scope="session")

@@ -266,8 +266,9 @@ def _check_model(body: Document, name: str) -> None:
 
 def _page(items: list[Document], key: str, query: dict[str, str]) -> Document:
     for predicate in json.loads(query.get("filter", "{}")).get("predicates", []):
-        assert predicate["operation"] == "EQUALS"
-        items = [item for item in items if item[predicate["key"]] == predicate["stringValue"]]
+        key_of, wanted = predicate["key"], predicate["stringValue"]
+        fits = {"EQUALS": str.__eq__, "IS_SUBSTRING": str.__contains__}[predicate["operation"]]
+        items = [item for item in items if fits(item[key_of], wanted)]
     if "experiment_id" in query:
         items = [item for item in items if item["experiment_id"] == query["experiment_id"]]
     by, _, order = query.get("sort_by", "created_at").partition(" ")

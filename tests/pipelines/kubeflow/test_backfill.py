@@ -103,13 +103,47 @@ def test_a_failed_day_is_started_again_in_its_folder(backfill, kfp_server, gcs_u
     assert uris[0] == uris[2] == f"{gcs_uri}/runs/daily-2026-03-07"
 
 
-def test_a_day_that_was_begun_with_another_configuration_is_refused_before_any_is_started(backfill, kfp_server):
+def test_a_day_that_was_begun_as_another_run_is_reported_and_the_others_go_on(backfill, kfp_server, ended):
     kfp_server.on_get_run = lambda run: run.update(state="FAILED")
-    assert backfill("--from", "2026-03-07", "--to", "2026-03-08").exit_code == 1
-    writes = len(kfp_server.writes())
+    assert backfill("--from", "2026-03-07", "--to", "2026-03-07").exit_code == 0
+    kfp_server.runs[0]["state"] = "FAILED"
+    kfp_server.on_get_run = lambda run: run.update(state="SUCCEEDED")
+    shown = backfill(*SPAN, "--dry-run", "--set", "seed=7")
+    assert shown.exit_code == 1
+    assert [line.split()[2] for line in shown.stdout.splitlines()[1:]] == ["absent", "refused", "absent", "absent"]
+    assert "2026-03-07: Kubeflow has a run daily-2026-03-07" in shown.stderr and "another config" in shown.stderr
     refused = backfill(*SPAN, "--set", "seed=7")
-    assert refused.exit_code == 1 and "runs/daily-2026-03-07 was begun with another configuration" in refused.output
+    assert refused.exit_code == 1 and "with another config" in refused.output and "--run-id" not in refused.output
+    assert days(kfp_server) == ["2026-03-07", "2026-03-06", "2026-03-08", "2026-03-09"]
+
+
+@pytest.mark.parametrize("state", ["SUCCEEDED", "RUNNING", "FAILED"])
+def test_a_run_of_that_name_below_another_root_is_not_the_days(
+    backfill, thaw, config_options, gcs_uri, kfp_server, state
+):
+    assert backfill("--from", "2026-03-07", "--to", "2026-03-07").exit_code == 0
+    kfp_server.runs[0]["state"] = state
+    writes = len(kfp_server.writes())
+    elsewhere = ["--root", f"{gcs_uri}/elsewhere", "--schedule", "daily"]
+    result = thaw("backfill", *config_options, *elsewhere, "--from", "2026-03-07", "--to", "2026-03-07")
+    assert result.exit_code == 1 and "with another run_uri" in result.output
     assert len(kfp_server.writes()) == writes
+
+
+def test_a_day_of_another_kind_is_reported(backfill, kfp_server):
+    with_both = ["--set", "backbone={pretrain: {num_days: 2}, publish_prefix_uri: 'gs://bucket/backbones'}"]
+    day = ["--from", "2026-03-07", "--to", "2026-03-07", *with_both]
+    assert backfill(*day, "--kind", "backbone").exit_code == 0
+    kfp_server.runs[0]["state"] = "SUCCEEDED"
+    result = backfill(*day)
+    assert result.exit_code == 1 and "daily-2026-03-07 was begun as backbone" in result.output
+
+
+def test_a_year_is_looked_at_in_as_many_requests_as_a_day(backfill, kfp_server):
+    assert backfill("--from", "2025-03-07", "--to", "2026-03-07", "--dry-run").exit_code == 0
+    num_requests = len(kfp_server.requests)
+    assert backfill("--from", "2026-03-07", "--to", "2026-03-07", "--dry-run").exit_code == 0
+    assert len(kfp_server.requests) == 2 * num_requests
 
 
 def test_a_dry_run_lists_the_days_and_starts_none(backfill, kfp_server, gcs_uri, ended):

@@ -49,3 +49,11 @@ def test_what_changed_since_is_refused_before_anything_is_sent_or_recorded(thaw,
     assert result.exit_code == 1
     assert "prepare-backbone of run r" in result.output and result.output.count("sha256:") == 2
     assert kfp_server.writes() == [] and not storage.exists(f"{gcs_uri}/runs/again")
+
+
+def test_the_stage_alone_is_another_run_than_the_stages_from_it_on(thaw, kfp_server, gcs_uri, parent):
+    options = ("rerun", "--run", "r", "--stage", "train-frozen", "--run-id", "again", "--root", gcs_uri)
+    assert thaw(*options, "--only").exit_code == 0
+    refused = thaw(*options)
+    assert refused.exit_code == 1 and "runs/again was begun as stage:train-frozen" in refused.output
+    assert len(kfp_server.runs) == 1

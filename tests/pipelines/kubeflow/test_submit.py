@@ -1,4 +1,7 @@
+import copy
+import datetime
 import json
+import threading
 
 import pytest
 import yaml
@@ -9,8 +12,12 @@ from thaw.components import runs, storage
 from thaw.components.config import from_parameter
 from thaw.pipelines.cli import main
 from thaw.pipelines.kubeflow import client, commands
+from thaw.pipelines.kubeflow.client import Server
+from thaw.pipelines.kubeflow.submit import Placement, request
+from thaw.pipelines.kubeflow.submit import submit as start
 
 DATE = ["--date", "2026-03-02"]
+BACKBONE = "backbone={pretrain: {num_days: 2}, publish_prefix_uri: 'gs://bucket/backbones'}"
 
 
 @pytest.fixture
@@ -74,6 +81,64 @@ def test_another_configuration_is_another_run_unless_it_is_given_the_same_name(s
     assert refused.exit_code == 1
     assert "Kubeflow has a run r1" in refused.output and "another config" in refused.output
     assert len(kfp_server.writes()) == writes
+
+
+def test_another_kind_is_another_run_unless_it_is_given_the_same_name(submit, kfp_server):
+    as_backbone = ["--set", BACKBONE, "--kind", "backbone"]
+    assert submit(*as_backbone).exit_code == submit("--set", BACKBONE).exit_code == 0
+    assert len({run["display_name"] for run in kfp_server.runs}) == 2
+    assert submit("--run-id", "r1", *as_backbone).exit_code == 0
+    writes = len(kfp_server.writes())
+    refused = submit("--run-id", "r1", "--set", BACKBONE)
+    assert refused.exit_code == 1 and "runs/r1 was begun as backbone" in refused.output
+    assert len(kfp_server.writes()) == writes
+
+
+def test_a_run_that_has_failed_is_status_1_with_what_to_do_next(submit, kfp_server):
+    assert submit("--run-id", "r1").exit_code == 0
+    kfp_server.runs[0]["state"] = "FAILED"
+    again = submit("--run-id", "r1")
+    assert again.exit_code == 1 and len(kfp_server.runs) == 1
+    assert "is there, FAILED" in again.output
+    assert all(words in again.output for words in ("next: thaw why r1 --root gs://", "thaw rerun", "--run-id"))
+
+
+@pytest.mark.parametrize(("second", "is_kept"), [(1, False), (30, True)])
+def test_of_two_runs_that_are_started_at_once_the_one_that_was_created_first_stays(submit, kfp_server, second, is_kept):
+    kfp_server.now = kfp_server.now.replace(second=20)
+    assert submit("--run-id", "r1").exit_code == 0
+    other = {**copy.deepcopy(kfp_server.runs.pop()), "run_id": "other", "created_at": f"2026-03-02T12:00:{second:02}Z"}
+
+    def start_another(method, path):
+        if (method, path) == ("POST", "/runs"):
+            kfp_server.runs.append(other)
+
+    kfp_server.before = start_another
+    result = submit("--run-id", "r1")
+    assert result.exit_code == 0, result.output
+    if is_kept:
+        assert "run r1: started" in result.output and len(kfp_server.runs) == 2  # the other command deletes its own
+    else:
+        assert "run r1: is there, PENDING" in result.output and kfp_server.runs == [other]
+
+
+def test_two_commands_that_start_one_run_at_once_leave_one(kfp_server, config, gcs_uri, monkeypatch):
+    looked, created = threading.Barrier(2, timeout=20), threading.Barrier(2, timeout=20)
+    create, results = Server.create_run, []
+    monkeypatch.setattr(Server, "create_run", lambda *arguments: looked.wait() + 1 and create(*arguments))
+    asked = request(config, gcs_uri, datetime.date(2026, 3, 2), Placement(), run_id="r1")
+
+    def command():
+        results.append(start(Server(kfp_server.host), asked, pause=lambda _: created.wait()))
+
+    commands_at_once = [threading.Thread(target=command) for _ in range(2)]
+    for thread in commands_at_once:
+        thread.start()
+    for thread in commands_at_once:
+        thread.join()
+    (run,) = kfp_server.runs
+    assert [found.run_id for found, _ in results] == [run["run_id"]] * 2
+    assert sorted(is_new for _, is_new in results) == [False, True]
 
 
 def test_a_record_of_another_configuration_is_refused_before_kubeflow_is_told(submit, kfp_server, gcs_uri, config):
