@@ -10,6 +10,7 @@ from typing import Literal
 import yaml
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from thaw.components import runs, storage
 from thaw.components.config import RunConfig, load
@@ -125,10 +126,12 @@ def runs_command(root: str, limit: int) -> None:
         date = str(record.extra.get("date", ""))
         what = [kinds[status.uri]] if has_parts else []
         table.add_row(record.run_id, record.created_at, date, *what, state, report_uri(status) or "")
-    for uri, fault in newest.damaged:
-        table.add_row(uri.rpartition("/")[2], "", "", *([""] if has_parts else []), "damaged", fault)
+    for uri, _ in newest.damaged:
+        table.add_row(uri.rpartition("/")[2], "", "", *([""] if has_parts else []), "damaged", "")
     out = console()
     out.print(table if newest.num_runs else f"no runs in {storage.join(root, 'runs')}")
+    for _, fault in newest.damaged:
+        out.print(Text(fault))
     if newest.num_runs > limit:
         out.print(f"{newest.num_runs - limit} older runs are not shown: --limit")
 

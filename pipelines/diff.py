@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from thaw.components import runs, storage
-from thaw.components.evaluate.result import EvaluationResult
+from thaw.components.evaluate.result import read_result
 from thaw.components.runs.agreement import flat
 from thaw.pipelines.commands import absolute, console
 
@@ -69,11 +69,10 @@ class _Findings:
         self.window: dict[str, Any] = dict(flat(windows[0])) if windows else {}
         self.config: dict[str, Any] = dict(flat(status.record.config))
         versions = manifests[-1].versions if manifests else status.record.versions
-        self.versions: dict[str, Any] = {"image": self.config["cluster.image"], **versions}
+        self.versions: dict[str, Any] = {"image": self.config.get("cluster.image", NONE), **versions}
         self.figures: dict[str, Any] = {}
         if (evaluate := done.get("evaluate")) and evaluate.uri and evaluate.manifest:
-            metrics = storage.read_bytes(runs.output_uri(evaluate.uri, evaluate.manifest, "metrics"))
-            self.figures = EvaluationResult.model_validate_json(metrics).figures()
+            self.figures = read_result(runs.output_uri(evaluate.uri, evaluate.manifest, "metrics")).figures()
 
 
 def _part(name: str, one: Mapping[str, Any], two: Mapping[str, Any], equal: str, whole: bool = False) -> Part:

@@ -1,9 +1,10 @@
 """What a run gives to others: its model, promoted, and its backbone, published."""
 
 from rich.table import Table
+from rich.text import Text
 
 from thaw.components import runs, storage
-from thaw.components.promote.claims import claim, promoted_runs
+from thaw.components.promote.claims import DamagedClaim, claim, promoted_runs
 from thaw.components.publish_backbone.publish import publish
 from thaw.pipelines.commands import absolute, console
 
@@ -21,12 +22,19 @@ def promoted_command(root: str) -> None:
     table = Table("date", "run", "by", "AUC", "log-loss", "promoted", box=None, pad_edge=False)
     promoted = promoted_runs(absolute(root))
     for run in promoted:
+        if isinstance(run, DamagedClaim):
+            table.add_row(str(run.date), "damaged", "", "", "", "")
+            continue
         scores = [
             ", ".join(f"{head} {score:.4f}" for head, found in run.scores.items() if (score := found[name]) is not None)
             for name in ("auc", "log_loss")
         ]
         table.add_row(str(run.date), run.run_id, run.metric or run.by, *scores, run.promoted_at)
-    console().print(table if promoted else f"no promoted runs in {storage.join(root, 'promoted')}")
+    out = console()
+    out.print(table if promoted else f"no promoted runs in {storage.join(root, 'promoted')}")
+    for run in promoted:
+        if isinstance(run, DamagedClaim):
+            out.print(Text(run.fault))
 
 
 def publish_backbone_command(run_id: str, prefix_uri: str, root: str) -> None:

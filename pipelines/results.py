@@ -2,25 +2,25 @@
 
 from rich.console import Console
 
-from thaw.components import runs, storage
+from thaw.components import runs
 from thaw.components.runs import RunStatus, StageStatus
 
 
 def report_uri(status: RunStatus) -> str | None:
     """Where a run's report is, or None while there is none."""
     evaluate = _done(status, "evaluate")
-    return _output(evaluate, "report") if evaluate else None
+    has_report = evaluate and evaluate.manifest and "report" in evaluate.manifest.outputs
+    return _output(evaluate, "report") if evaluate and has_report else None
 
 
 def print_results(run_uri: str, console: Console) -> None:
     """Print what a finished run has: the table, whether it was promoted, where its backbone or its report is."""
-    from thaw.components.evaluate.result import EvaluationResult
+    from thaw.components.evaluate.result import read_result
     from thaw.components.evaluate.summary import summary_table
 
     status = runs.run_status(run_uri)
     if evaluate := _done(status, "evaluate"):
-        metrics = storage.read_bytes(_output(evaluate, "metrics"))
-        console.print(summary_table(EvaluationResult.model_validate_json(metrics)))
+        console.print(summary_table(read_result(_output(evaluate, "metrics"))))
     if (promote := _done(status, "promote")) and promote.manifest:
         why_not = promote.manifest.figures.get("why_not")
         console.print(f"not promoted: {why_not}" if why_not else "promoted", markup=False)

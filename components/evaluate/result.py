@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import ConfigDict
 
-from thaw.components.config.section import Section
+from thaw.components import storage
+from thaw.components.config.section import Section, parsed
 
 GLOBAL_MEAN = "global mean"
 ID_MEANS = "user and item means"
@@ -146,3 +147,13 @@ class EvaluationResult(Finding):
             }
         figures |= {"cold_user_share": self.cold.users, "cold_item_share": self.cold.items}
         return {name: value for name, value in figures.items() if value is not None}
+
+
+def read_result(uri: str) -> EvaluationResult:
+    """What an evaluation found, from its `metrics.json`.
+
+    Raises:
+        ValueError: it is no such document.
+        OSError: it can't be read.
+    """
+    return parsed(EvaluationResult, storage.read_bytes(uri), uri, "what an evaluation found")

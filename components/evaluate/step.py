@@ -9,7 +9,7 @@ from thaw.components.config import RunConfig, from_parameter
 from thaw.components.evaluate.measure import measure
 from thaw.components.evaluate.provenance import PipelineRecord, Provenance, StageRecord, TraceEvent
 from thaw.components.evaluate.report import render_report
-from thaw.components.evaluate.result import EvaluationResult
+from thaw.components.evaluate.result import read_result
 from thaw.components.launcher.stage_job import run_stage_job, takes_up
 from thaw.components.runs import (
     NotCommittedError,
@@ -63,7 +63,7 @@ def run(
     with stage(settings, run_uri, STAGE, inputs, takes_up=takes_up(backend)) as current:
         if not current.committed:
             _evaluate(settings, backend, current)
-    result = EvaluationResult.model_validate_json(storage.read_bytes(storage.join(current.uri, "metrics.json")))
+    result = read_result(storage.join(current.uri, "metrics.json"))
     metrics.uri = current.uri
     metrics.metadata.update(result.figures())
     Path(report.path).write_bytes(storage.read_bytes(storage.join(current.uri, "report.html")))

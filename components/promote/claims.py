@@ -6,15 +6,17 @@ The latest is that of the greatest date. So a run of an older date that ends lat
 """
 
 import datetime
+import re
+from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import ValidationError
-
 from thaw.components import storage
-from thaw.components.config.section import Section
-from thaw.components.evaluate.result import EvaluationResult
+from thaw.components.config.section import Section, parsed
+from thaw.components.evaluate.result import read_result
 from thaw.components.runs import Reference, StageManifest, check_output, output_uri
 from thaw.components.runs.attempt import now
+
+_CLAIM = re.compile(r"(\d{4}-\d{2}-\d{2})\.json")
 
 Scores = dict[str, dict[str, float | None]]
 """What evaluate found of the model on the evaluation days: by head, by metric, as `metrics.json` names them."""
@@ -41,6 +43,15 @@ class Promoted(Section):
     """UTC, ISO 8601."""
 
 
+@dataclass(frozen=True)
+class DamagedClaim:
+    """The claim of a date that can't be read."""
+
+    date: datetime.date
+    fault: str
+    """With the claim's URI."""
+
+
 def read_scores(reference: Reference, manifest: StageManifest) -> Scores:
     """The scores of a committed attempt at evaluate.
 
@@ -49,8 +60,7 @@ def read_scores(reference: Reference, manifest: StageManifest) -> Scores:
         OSError: they can't be read.
     """
     check_output(reference, manifest, "metrics")
-    data = storage.read_bytes(output_uri(reference.uri, manifest, "metrics"))
-    result = EvaluationResult.model_validate_json(data)
+    result = read_result(output_uri(reference.uri, manifest, "metrics"))
     names = {"auc", "hit", "log_loss", "ne", "ece"}
     return {head.name: head.model.model_dump(include=names) for head in result.heads}
 
@@ -94,9 +104,16 @@ def claim(run_uri: str, reference: Reference, manifest: StageManifest, metric: s
     return promoted
 
 
-def promoted_runs(root: str) -> list[Promoted]:
-    """All promoted runs, the latest date first."""
-    return [_read(uri) for _, uri in _claims(root)]
+def promoted_runs(root: str) -> list[Promoted | DamagedClaim]:
+    """All promoted runs, the latest date first. A claim that can't be read hides no other."""
+
+    def read(date: datetime.date, uri: str) -> Promoted | DamagedClaim:
+        try:
+            return _read(uri)
+        except (ValueError, OSError) as error:
+            return DamagedClaim(date, str(error))
+
+    return [read(date, uri) for date, uri in _claims(root)]
 
 
 def latest(root: str, before: datetime.date | None = None) -> Promoted | None:
@@ -105,6 +122,10 @@ def latest(root: str, before: datetime.date | None = None) -> Promoted | None:
     Args:
         root: Where `runs/` and `promoted/` lie.
         before: Look at dates before this one alone.
+
+    Raises:
+        ValueError: its claim is damaged. The run of another date is not taken for it.
+        OSError: it can't be read.
     """
     for date, uri in _claims(root):
         if before is None or date < before:
@@ -116,16 +137,17 @@ def _claims(root: str) -> list[tuple[datetime.date, str]]:
     """Date and URI of every claim, the latest first."""
     dated = []
     for file in storage.list_files(storage.join(root, "promoted")):
-        name = file.path.rpartition("/")[2]
-        try:
-            dated.append((datetime.date.fromisoformat(name.removesuffix(".json")), file.path))
-        except ValueError:
-            continue  # what a writer that was killed left, as `.2026-03-02.json.0a1b.tmp`
+        # Else it is what a writer that was killed left, as `.2026-03-02.json.0a1b.tmp`, or no claim at all.
+        if match := _CLAIM.fullmatch(file.path.rpartition("/")[2]):
+            try:
+                dated.append((datetime.date.fromisoformat(match[1]), file.path))
+            except ValueError:
+                continue  # 2026-02-30
     return sorted(dated, reverse=True)
 
 
 def _read(uri: str) -> Promoted:
-    try:
-        return Promoted.model_validate_json(storage.read_bytes(uri))
-    except ValidationError as error:
-        raise ValueError(f"{uri} is not the claim of a promoted run: {error}") from error
+    promoted = parsed(Promoted, storage.read_bytes(uri), uri, "the claim of a promoted run")
+    if not uri.endswith(f"/{promoted.date}.json"):
+        raise ValueError(f"{uri} is not the claim of its date: it says {promoted.date}")
+    return promoted

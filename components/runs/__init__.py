@@ -19,7 +19,7 @@ from thaw.components.runs.agreement import (
 )
 from thaw.components.runs.attempt import Attempt, begin_attempt, committed_attempt
 from thaw.components.runs.content import ChangedOutputError, check_attempt, check_output
-from thaw.components.runs.lineage import Lineage, Parent, parent_of
+from thaw.components.runs.lineage import Lineage
 from thaw.components.runs.manifest import (
     Failure,
     NotCommittedError,
@@ -32,7 +32,7 @@ from thaw.components.runs.manifest import (
     read_manifest,
 )
 from thaw.components.runs.refused import read_refusal, refusing
-from thaw.components.runs.run import RunRecord, check_run_id, create_run, open_run, read_run
+from thaw.components.runs.run import Parent, RunRecord, check_run_id, create_run, open_run, parent_of, read_run
 from thaw.components.runs.stage import Stage, stage
 from thaw.components.runs.stages import (
     BACKBONE_STAGES,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import psutil
 
 from thaw.components import storage
-from thaw.components.config.section import Section
+from thaw.components.config.section import Section, parsed
 
 CLAIM = "claim.json"
 MANIFEST = "manifest.json"
@@ -77,9 +77,18 @@ def open_attempt(run_uri: str, stage: str) -> Attempt | None:
     for number in attempt_numbers(run_uri, stage)[-1:]:
         uri = attempt_uri(run_uri, stage, number)
         if not any(storage.exists(storage.join(uri, end)) for end in (MANIFEST, FAILURE)):
-            claim = Claim.model_validate_json(storage.read_bytes(storage.join(uri, CLAIM)))
-            return Attempt(run_uri, stage, number, claim.started_at)
+            return Attempt(run_uri, stage, number, read_claim(uri).started_at)
     return None
+
+
+def read_claim(attempt_uri: str) -> Claim:
+    """Who makes an attempt.
+
+    Raises:
+        ValueError: the claim is damaged.
+    """
+    uri = storage.join(attempt_uri, CLAIM)
+    return parsed(Claim, storage.read_bytes(uri), uri, "the claim of an attempt")
 
 
 def committed_attempt(run_uri: str, stage: str) -> str | None:

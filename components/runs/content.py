@@ -49,7 +49,9 @@ def check_output(reference: Reference, manifest: StageManifest, name: str, *, wh
         CheckpointError: a file of the checkpoint is missing or holds something else, with both digests.
     """
     uri = output_uri(reference.uri, manifest, name)
-    written, whose = manifest.digests[name], f"{manifest.stage} of run {manifest.run_id}"
+    written, whose = manifest.digests.get(name), f"{manifest.stage} of run {manifest.run_id}"
+    if written is None:
+        raise ChangedOutputError(f"{whose}: the manifest in {reference.uri} has no digest of {name}")
     if not storage.exists(uri):
         raise ChangedOutputError(f"{whose}: {uri} is not there; it was written as {written}")
     is_checkpoint = not storage.is_file(uri)

@@ -1,29 +1,11 @@
 """What a rerun takes from its parent: the run that it repeats from some stage on."""
 
 from thaw.components import storage
-from thaw.components.config.section import Section
 from thaw.components.runs.attempt import MANIFEST, committed_attempt
 from thaw.components.runs.content import ChangedOutputError, check_attempt
 from thaw.components.runs.manifest import NotCommittedError, Reference, StageManifest, read_manifest
-from thaw.components.runs.run import RunRecord, read_run
+from thaw.components.runs.run import RunRecord, parent_of, read_run
 from thaw.components.runs.stages import recorded_stages
-
-
-class Parent(Section):
-    """Of a rerun: where it begins, and what it builds on."""
-
-    run: str
-    """Id of the run that it repeats."""
-    stage: str
-    """The first stage that it does itself."""
-    inputs: dict[str, Reference]
-    """The attempts that it builds on, by stage. They may be of the parent's parent."""
-
-
-def parent_of(record: RunRecord) -> Parent | None:
-    """The parent that a run's record names; None of a run that is no rerun."""
-    parent = record.extra.get("parent")
-    return None if parent is None else Parent.model_validate(parent)
 
 
 def check_inherited(record: RunRecord, reference: Reference, manifest: StageManifest) -> None:

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from pydantic import ValidationError
-
 from thaw.components import storage
-from thaw.components.config.section import Section
+from thaw.components.config.section import Section, parsed
 from thaw.components.runs.attempt import FAILURE, MANIFEST, Attempt
 
 
@@ -94,15 +92,18 @@ def read_manifest(attempt_uri: str) -> tuple[StageManifest, str]:
     except FileNotFoundError:
         stage = attempt_uri.rstrip("/").split("/")[-2:][0]
         raise NotCommittedError(f"stage {stage} is not committed: {uri} is not there") from None
-    try:
-        return StageManifest.model_validate_json(data), storage.digest(data)
-    except ValidationError as error:
-        raise ValueError(f"{uri} is not the manifest of a stage: {error}") from error
+    return parsed(StageManifest, data, uri, "the manifest of a stage"), storage.digest(data)
 
 
 def output_uri(attempt_uri: str, manifest: StageManifest, name: str) -> str:
-    """Where an output of an attempt lies: below its folder, or where the manifest says by a whole URI."""
-    path = manifest.outputs[name]
+    """Where an output of an attempt lies: below its folder, or where the manifest says by a whole URI.
+
+    Raises:
+        ValueError: it has no such output.
+    """
+    path = manifest.outputs.get(name)
+    if path is None:
+        raise ValueError(f"{storage.join(attempt_uri, MANIFEST)} names no output {name}")
     return path if "://" in path or path.startswith("/") else storage.join(attempt_uri, path)
 
 
@@ -124,8 +125,6 @@ def read_failure(attempt_uri: str) -> Failure | None:
     """
     uri = storage.join(attempt_uri, FAILURE)
     try:
-        return Failure.model_validate_json(storage.read_bytes(uri))
+        return parsed(Failure, storage.read_bytes(uri), uri, "the record of a failure")
     except FileNotFoundError:
         return None
-    except ValidationError as error:
-        raise ValueError(f"{uri} is not the record of a failure: {error}") from error

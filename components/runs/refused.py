@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from thaw.components import storage
-from thaw.components.config.section import Section
+from thaw.components.config.section import Section, parsed
 from thaw.components.refused import RefusedError
 from thaw.components.runs.attempt import now
 
@@ -58,7 +58,8 @@ def read_refusal(run_uri: str, stage: str) -> Refusal | None:
     Raises:
         ValueError: it is damaged.
     """
+    uri = storage.join(run_uri, stage, REFUSED)
     try:
-        return Refusal.model_validate_json(storage.read_bytes(storage.join(run_uri, stage, REFUSED)))
+        return parsed(Refusal, storage.read_bytes(uri), uri, "the mark of a refusal")
     except FileNotFoundError:
         return None

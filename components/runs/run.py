@@ -3,17 +3,30 @@
 import re
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from thaw.components import storage
 from thaw.components.config import RunConfig
-from thaw.components.config.section import Section
+from thaw.components.config.section import Section, faults, parsed
 from thaw.components.runs.attempt import now
+from thaw.components.runs.manifest import Reference
+from thaw.components.runs.stages import recorded_stages
 from thaw.components.runs.versions import versions
 
 RUN = "run.json"
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][-_.A-Za-z0-9]*")
+
+
+class Parent(Section):
+    """Of a rerun: where it begins, and what it builds on."""
+
+    run: str
+    """Id of the run that it repeats."""
+    stage: str
+    """The first stage that it does itself."""
+    inputs: dict[str, Reference]
+    """The attempts that it builds on, by stage. They may be of the parent's parent."""
 
 
 class RunRecord(Section):
@@ -26,7 +39,24 @@ class RunRecord(Section):
     """The configuration document."""
     versions: dict[str, str]
     extra: dict[str, Any] = {}
-    """What the caller adds: the date, the command."""
+    """What the caller adds: the date, the backend, the kind, the parent."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "RunRecord":
+        recorded_stages(self.config, self.extra)
+        if not isinstance(self.extra.get("date", ""), str):
+            raise ValueError(f"extra.date is {self.extra['date']!r}, and no text")
+        try:
+            parent_of(self)
+        except ValidationError as error:
+            raise ValueError(f"extra.parent: {faults(error)}") from None
+        return self
+
+
+def parent_of(record: RunRecord) -> Parent | None:
+    """The parent that a run's record names; None of a run that is no rerun."""
+    parent = record.extra.get("parent")
+    return None if parent is None else Parent.model_validate(parent)
 
 
 def check_run_id(run_id: str) -> None:
@@ -94,15 +124,13 @@ def read_run(run_uri: str) -> RunRecord:
     """What a run was asked to do.
 
     Raises:
-        ValueError: there is no such run.
+        ValueError: there is no such run, or its record is damaged.
     """
     uri = storage.join(run_uri, RUN)
     try:
-        return RunRecord.model_validate_json(storage.read_bytes(uri))
+        return parsed(RunRecord, storage.read_bytes(uri), uri, "the record of a run")
     except FileNotFoundError:
         raise ValueError(f"no run at {run_uri}: {RUN} is not there") from None
-    except ValidationError as error:
-        raise ValueError(f"{uri} is not the record of a run: {error}") from error
 
 
 def _record(run_id: str, config: RunConfig, extra: dict[str, Any]) -> RunRecord:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from thaw.components.config import RunConfig
 from thaw.components.config.recipe import Policy
@@ -86,9 +86,15 @@ def recorded_stages(config: dict[str, Any], extra: dict[str, Any]) -> tuple[str,
     Args:
         config: The document of the record.
         extra: What else the record has.
+
+    Raises:
+        ValueError: it doesn't tell.
     """
-    whole = whole_stages(config["recipe"]["policies"], config.get("promotion") is not None)
-    return kind_stages(extra.get("kind", "whole"), whole)
+    recipe, kind = config.get("recipe"), extra.get("kind", "whole")
+    policies = recipe.get("policies") if isinstance(recipe, dict) else None
+    if not isinstance(policies, list) or not all(policy in get_args(Policy) for policy in policies):
+        raise ValueError(f"config.recipe.policies is {policies!r}, and no list of {', '.join(get_args(Policy))}")
+    return kind_stages(str(kind), whole_stages(policies, config.get("promotion") is not None))
 
 
 def stage_names(policies: Sequence[Policy]) -> tuple[str, ...]:

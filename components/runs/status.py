@@ -9,7 +9,7 @@ from typing import Literal
 import psutil
 
 from thaw.components import storage
-from thaw.components.runs.attempt import ATTEMPTS, CLAIM, FAILURE, MANIFEST, Claim, attempt_uri, attempts_claimed
+from thaw.components.runs.attempt import ATTEMPTS, FAILURE, MANIFEST, Claim, attempt_uri, attempts_claimed, read_claim
 from thaw.components.runs.manifest import Failure, StageManifest, read_failure, read_manifest
 from thaw.components.runs.run import RUN, RunRecord, read_run
 from thaw.components.runs.stages import recorded_stages
@@ -110,7 +110,7 @@ def _stage_status(run_uri: str, stage: str, files: Set[str]) -> StageStatus:
     if number is None:
         return StageStatus(stage, "absent")
     uri = attempt_uri(run_uri, stage, number)
-    claim = Claim.model_validate_json(storage.read_bytes(storage.join(uri, CLAIM)))
+    claim = read_claim(uri)
     if storage.join(uri, MANIFEST) in files:
         manifest, _ = read_manifest(uri)
         return StageStatus(stage, "committed", number, uri, claim, manifest=manifest)

@@ -3,11 +3,13 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from evaluated import evaluated
 
 from thaw.components import storage
-from thaw.components.promote.claims import ClaimedError, claim, latest, promoted_runs
+from thaw.components.promote.claims import ClaimedError, DamagedClaim, Promoted, claim, latest, promoted_runs
 from thaw.components.runs import ChangedOutputError
+from thaw.pipelines.cli import main
 
 DATE = datetime.date(2026, 3, 2)
 
@@ -33,7 +35,8 @@ def test_an_older_run_that_ends_later_displaces_nothing(store_uri: str) -> None:
         promote(store_uri, name, DATE + datetime.timedelta(days))
     newest = latest(store_uri)
     assert newest is not None and newest.run_id == "today"
-    assert [run.run_id for run in promoted_runs(store_uri)] == ["today", "yesterday", "older"]
+    listed = [run.run_id for run in promoted_runs(store_uri) if isinstance(run, Promoted)]
+    assert listed == ["today", "yesterday", "older"]
     before = latest(store_uri, before=DATE)
     assert before is not None and before.run_id == "yesterday"
     assert latest(store_uri, before=DATE - datetime.timedelta(7)) is None
@@ -77,7 +80,31 @@ def test_what_a_killed_writer_left_is_no_claim_and_a_damaged_one_is_named(tmp_pa
     newest = latest(str(tmp_path))
     assert newest is not None and newest.run_id == "one"
     (tmp_path / "promoted/2026-03-04.json").write_text("{")
-    with pytest.raises(ValueError, match=r"promoted/2026-03-04\.json is not the claim of a promoted run"):
+    with pytest.raises(ValueError, match=r"promoted/2026-03-04\.json is not the claim of a promoted run") as caught:
+        latest(str(tmp_path))
+    assert "pydantic" not in str(caught.value) and "\n" not in str(caught.value)
+    damaged, one = promoted_runs(str(tmp_path))
+    assert isinstance(damaged, DamagedClaim) and (str(damaged.date), damaged.fault) == ("2026-03-04", str(caught.value))
+    assert isinstance(one, Promoted) and one.run_id == "one"
+    shown = CliRunner().invoke(main, ["promoted", "--root", str(tmp_path)])
+    assert shown.exit_code == 0
+    _, *rows, fault = shown.output.splitlines()
+    assert [row.split()[:2] for row in rows] == [["2026-03-04", "damaged"], ["2026-03-02", "one"]]
+    assert fault == damaged.fault
+
+
+@pytest.mark.parametrize("name", ["20270303.json", "2026-W50-1.json", "2027-03-03", "2027-02-30.json", "notes.txt"])
+def test_what_is_not_named_as_a_claim_is_none(tmp_path: Path, name: str) -> None:
+    promote(str(tmp_path), "one", DATE)
+    (tmp_path / "promoted" / name).write_text("{}")
+    newest = latest(str(tmp_path))
+    assert newest is not None and newest.run_id == "one"
+
+
+def test_a_claim_that_lies_under_another_date_is_damaged(tmp_path: Path) -> None:
+    promote(str(tmp_path), "one", DATE)
+    (tmp_path / "promoted/2026-03-02.json").rename(tmp_path / "promoted/2026-03-09.json")
+    with pytest.raises(ValueError, match=r"2026-03-09\.json is not the claim of its date: it says 2026-03-02"):
         latest(str(tmp_path))
 
 
