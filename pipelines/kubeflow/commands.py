@@ -157,7 +157,12 @@ def schedules_command(*, host: str | None, namespace: str | None) -> None:
     server = Server(host, namespace)
     found = [recurring for recurring in server.recurring_runs() if digest_of(recurring) is not None]
     for recurring in found:
-        timing, parameters = timing_of(recurring), recurring.runtime_config.parameters
+        try:
+            timing = timing_of(recurring)
+        except ValueError as error:
+            print(error)
+            continue
+        parameters = recurring.runtime_config.parameters
         state = "in force" if is_enabled(recurring) else "disabled"
         where = f"cron '{timing.cron.text}', zone {timing.zone.key}, lag {timing.lag_days} days, {parameters['root']}"
         print(f"{recurring.display_name}: {state}, {where}")

@@ -8,18 +8,20 @@ Kubeflow can't change a recurring run, so another takes its place:
     4  the new one is enabled
     5  the old one is deleted; its runs go on
 
-A command that is interrupted at any point leaves what the next one needs to go on from there. Should two ticks have
-one D in spite of this, the later one finds it claimed and trains nothing (`select_window/step.py`).
+A command that is interrupted at any point leaves what the next one needs to go on from there. Of commands that make
+one at the same time, the one that was created first stays, and each other command deletes its own. Should two ticks
+have one D in spite of this, the later one finds it claimed and trains nothing (`select_window/step.py`).
 """
 
 import datetime
 import itertools
+import time
 from collections.abc import Callable, Sequence
 
 from thaw.components import runs, storage
 from thaw.pipelines.kubeflow.client import RecurringRun, Server
 from thaw.pipelines.kubeflow.schedule import Schedule, digest_of, is_enabled, start_of, timing_of
-from thaw.pipelines.kubeflow.submit import request, submit
+from thaw.pipelines.kubeflow.submit import SETTLE_S, request, submit
 
 Say = Callable[[str], None]
 Now = Callable[[], datetime.datetime]
@@ -30,32 +32,64 @@ def utc_now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-def put(server: Server, wanted: Schedule, say: Say, now: Now = utc_now) -> None:
+def put(
+    server: Server,
+    wanted: Schedule,
+    say: Say,
+    now: Now = utc_now,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
     """Have exactly this schedule under its name, enabled. Asking twice is asking once.
 
+    Args:
+        server: Of Kubeflow.
+        wanted: The schedule.
+        say: Takes each line for the user.
+        now: Tells the time.
+        pause: Waits.
+
     Raises:
-        ValueError: a recurring run of that name was made by others.
+        ValueError: a recurring run of that name was made by others, or is damaged; or another command has put another
+            schedule of that name into force meanwhile.
         ServerError: the server is not there, or refuses.
     """
     found = made_for(server, wanted.name)
+    for recurring in found:
+        timing_of(recurring)
     same = [recurring for recurring in found if digest_of(recurring) == wanted.digest]
     others = [recurring for recurring in found if recurring not in same]
     new = next(filter(is_enabled, same), None)
     if new is not None:
-        say(f"schedule {wanted.name} is in force")
+        words = "is in force"
     elif others:
-        new = _take_over(server, wanted, others, same, say, now)
-        say(f"schedule {wanted.name} is replaced")
+        new, words = _take_over(server, wanted, others, same, say, now), "is replaced"
     elif same:
-        new = same[0]
+        new, words = same[0], "is enabled again"
         server.set_enabled(new, True)
-        say(f"schedule {wanted.name} is enabled again")
     else:
-        new = _make(server, wanted, wanted.timing.end_of(_last_day_done(wanted, now())), enabled=True)
-        say(f"schedule {wanted.name} is made")
-    for recurring in made_for(server, wanted.name):
+        start = wanted.timing.end_of(_last_day_done(wanted, now()))
+        new, words = _make(server, wanted, start, enabled=True), "is made"
+    known = {recurring.recurring_run_id for recurring in found}
+    if new.recurring_run_id not in known:
+        pause(SETTLE_S)
+        made = [recurring for recurring in made_for(server, wanted.name) if recurring.recurring_run_id not in known]
+        first = min(made, key=lambda recurring: (recurring.created_at, recurring.recurring_run_id), default=None)
+        if first is not None and first.recurring_run_id != new.recurring_run_id:
+            _remove(server, new)
+            if digest_of(first) != wanted.digest:
+                raise ValueError(
+                    f"schedule {wanted.name}: another command has made another schedule of this name at the same time; "
+                    f"see `thaw schedules`, and ask again if this is the one that you want"
+                )
+            say(f"schedule {wanted.name} is being put into force by another command")
+            return
+    there = {recurring.recurring_run_id: recurring for recurring in made_for(server, wanted.name)}
+    if new.recurring_run_id not in there or not is_enabled(there[new.recurring_run_id]):
+        raise ValueError(f"schedule {wanted.name}: another command has changed it meanwhile; see `thaw schedules`")
+    for recurring in found:
         if recurring.recurring_run_id != new.recurring_run_id:
             _remove(server, recurring)
+    say(f"schedule {wanted.name} {words}")
 
 
 def first_after(server: Server, wanted: Schedule, now: datetime.datetime) -> datetime.datetime:

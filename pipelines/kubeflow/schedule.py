@@ -171,10 +171,25 @@ def digest_of(recurring: RecurringRun) -> str | None:
 
 
 def timing_of(recurring: RecurringRun) -> Timing:
-    """When a recurring run that was made for a schedule triggers, and for which D."""
-    parameters = recurring.runtime_config.parameters
-    zone = parse_zone(parameters["zone"])
-    return Timing(parse_cron(recurring.trigger.cron_schedule.cron), zone, int(parameters["lag_days"]))
+    """When a recurring run that was made for a schedule triggers, and for which D.
+
+    Raises:
+        ValueError: it has been changed by other hands, so that it says no such thing; with its name and why.
+    """
+    parameters = (recurring.runtime_config and recurring.runtime_config.parameters) or {}
+    clock = recurring.trigger and recurring.trigger.cron_schedule
+    missing = [key for key in ("config", "root", "zone", "lag_days") if parameters.get(key) is None]
+    try:
+        if missing:
+            raise ValueError(f"no {', '.join(missing)}")
+        if not clock or not clock.cron:
+            raise ValueError("it triggers by no cron")
+        return Timing(parse_cron(clock.cron), parse_zone(str(parameters["zone"])), int(parameters["lag_days"]))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"schedule {recurring.display_name} is damaged ({recurring.recurring_run_id}): {error}; delete it by "
+            f"`thaw unschedule {recurring.display_name}`, and make it again"
+        ) from None
 
 
 def start_of(recurring: RecurringRun) -> datetime.datetime:

@@ -10,7 +10,7 @@ from kfp_server import KfpServer
 
 from thaw.components.config import RunConfig, load
 from thaw.pipelines.cli import main
-from thaw.pipelines.kubeflow import client, package, schedule, submit
+from thaw.pipelines.kubeflow import client, package, replace, schedule, submit
 from thaw.pipelines.kubeflow.package import Package
 
 CLUSTER = (
@@ -34,6 +34,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "PAUSES_S", (0, 0))
     monkeypatch.setattr(client, "PATIENT_PAUSES_S", (0,) * 5)
     monkeypatch.setattr(submit, "SETTLE_S", 0)
+    monkeypatch.setattr(replace, "SETTLE_S", 0)
 
 
 @pytest.fixture(scope="session")

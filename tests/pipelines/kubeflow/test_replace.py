@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import itertools
+import threading
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -236,3 +237,74 @@ def test_days_that_are_missed_while_a_schedule_is_in_force_are_left_out_unless_i
     world.kfp.now = at("2026-03-09 12:00")
     world.let_pass(at("2026-03-09 20:00"))
     assert world.days() == [f"2026-03-0{day}" for day in range(4, 9)]
+
+
+@pytest.fixture
+def at_once(world, wanted, monkeypatch):
+    """Two commands, each of which has looked before either creates, and created before either looks again."""
+
+    def run(*hours):
+        looked, created = threading.Barrier(2, timeout=20), threading.Barrier(2, timeout=20)
+        create, said = Server.create_recurring_run, {}
+
+        def create_together(*arguments):
+            looked.wait()
+            return create(*arguments)
+
+        def command(number, schedule):
+            try:
+                put(
+                    Server(world.kfp.host),
+                    schedule,
+                    lambda line: said.update({number: line}),
+                    lambda: world.kfp.now,
+                    lambda _: created.wait(),
+                )
+            except ValueError as error:
+                said[number] = str(error)
+
+        monkeypatch.setattr(Server, "create_recurring_run", create_together)
+        asked = [wanted(Timing(daily_cron(hour), UTC, 1)) for hour in hours]
+        commands = [threading.Thread(target=command, args=each) for each in enumerate(asked)]
+        for thread in commands:
+            thread.start()
+        for thread in commands:
+            thread.join()
+        monkeypatch.setattr(Server, "create_recurring_run", create)
+        return sorted(said.values())
+
+    return run
+
+
+def test_two_commands_that_make_one_schedule_at_once_leave_one(world, at_once):
+    world.kfp.now = at("2026-03-01 12:00")
+    Server(world.kfp.host).experiment("thaw")
+    assert at_once("06:00", "06:00") == [
+        "schedule daily is being put into force by another command",
+        "schedule daily is made",
+    ]
+    world.let_pass(at("2026-03-05 10:00"))
+    world.check("2026-03-01", "2026-03-04")
+
+
+def test_of_two_schedules_of_one_name_that_are_made_at_once_one_is_refused(world, at_once):
+    world.kfp.now = at("2026-03-01 12:00")
+    Server(world.kfp.host).experiment("thaw")
+    made, refused = sorted(at_once("06:00", "07:00"), key=len)
+    assert made == "schedule daily is made" and "another command has made another schedule" in refused
+    world.let_pass(at("2026-03-05 10:00"))
+    world.check("2026-03-01", "2026-03-04")
+
+
+def test_a_schedule_that_another_command_deletes_meanwhile_is_not_said_to_be_made(world, wanted):
+    world.kfp.now = at("2026-03-01 12:00")
+    said = []
+    with pytest.raises(ValueError, match="another command has changed it meanwhile; see `thaw schedules`"):
+        put(
+            Server(world.kfp.host),
+            wanted(Timing(daily_cron("06:00"), UTC, 1)),
+            said.append,
+            lambda: world.kfp.now,
+            lambda _: world.kfp.recurring.clear(),
+        )
+    assert said == []

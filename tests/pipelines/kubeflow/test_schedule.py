@@ -187,3 +187,29 @@ def test_an_unscheduled_schedule_is_gone_and_its_runs_go_on(schedule, thaw, kfp_
     assert kfp_server.recurring == [] and run["state"] == "RUNNING"
     gone = thaw("unschedule", "daily")
     assert gone.exit_code == 1 and "no schedule daily" in gone.output
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda made: made["runtime_config"]["parameters"].pop("zone"), "no zone"),
+        (lambda made: made["runtime_config"]["parameters"].pop("root"), "no root"),
+        (lambda made: made["runtime_config"]["parameters"].update(zone="Mars"), "zone: 'Mars' is not a time zone"),
+        (lambda made: made["runtime_config"]["parameters"].update(lag_days="x"), "'x'"),
+        (lambda made: made.pop("runtime_config"), "no config, root, zone, lag_days"),
+        (lambda made: made.update(trigger={"periodic_schedule": {"interval_second": "5"}}), "it triggers by no cron"),
+        (lambda made: made["trigger"]["cron_schedule"].update(cron="0 6 * * *"), "has 5 fields"),
+    ],
+)
+def test_a_damaged_schedule_is_listed_as_such_and_not_replaced(schedule, thaw, kfp_server, damage, words):
+    assert schedule(*DAILY).exit_code == schedule(*DAILY, name="other").exit_code == 0
+    damage(kfp_server.recurring[0])
+    listed = thaw("schedules")
+    assert listed.exit_code == 0, listed.output
+    assert listed.output.startswith("schedule daily is damaged") and words in listed.output.splitlines()[0]
+    assert "other: in force" in listed.output
+    writes = len(kfp_server.writes())
+    refused = schedule("--daily", "18:00", "--lag-days", "1")
+    assert refused.exit_code == 1 and "schedule daily is damaged" in refused.output and words in refused.output
+    assert len(kfp_server.writes()) == writes
+    assert thaw("unschedule", "daily").exit_code == schedule(*DAILY).exit_code == 0
