@@ -61,11 +61,15 @@ def run_stage_job(
             lease_timeout_s=config.cluster.lease_timeout_s if takes_up(backend) else None,
         )
         try:
-            return launch(job, backend)
+            figures = launch(job, backend)
         except JobFailed as failure:
+            current.job_may_live = failure.leaves_open
             if not failure.had_ended:
                 raise
             current.begin_anew(failure)
+        else:
+            current.job_may_live = False
+            return figures
 
 
 def takes_up(backend: str) -> bool:

@@ -34,7 +34,9 @@ def run(config: str, run_uri: str, backend: str, window: Artifact, backbone: Art
         JobFailed: the job did not succeed.
     """
     settings = from_parameter(config)
-    with stage(settings, run_uri, STAGE, {"window": window.uri}, takes_up=takes_up(backend)) as current:
+    has_job = settings.backbone.pretrain is not None
+    inputs = {"window": window.uri}
+    with stage(settings, run_uri, STAGE, inputs, takes_up=has_job and takes_up(backend)) as current:
         if not current.committed:
             uri, figures = _prepare(settings, backend, current)
             current.commit(figures=figures, outputs={"model": uri}, window=current.manifests["window"].window)

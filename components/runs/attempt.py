@@ -58,27 +58,49 @@ class Attempt:
 def begin_attempt(run_uri: str, stage: str) -> Attempt:
     """Claim the next attempt of a stage; of several processes that begin one, each gets its own."""
     number = max(attempt_numbers(run_uri, stage), default=0)
+    while True:
+        number += 1
+        if (attempt := _claimed(run_uri, stage, number)) is not None:
+            return attempt
+
+
+def take_attempt(run_uri: str, stage: str) -> tuple[Attempt, bool]:
+    """The open attempt of a stage, or else the next one; several processes that start at once all get the same.
+
+    Returns:
+        The attempt, and whether somebody else began it.
+    """
+    while True:
+        number = max(attempt_numbers(run_uri, stage), default=0)
+        # A folder can be there a moment before its claim is: then it is still to be had.
+        if number == 0 or storage.exists(storage.join(attempt_uri(run_uri, stage, number), CLAIM)):
+            if (attempt := _if_open(run_uri, stage, number)) is not None:
+                return attempt, True
+            number += 1
+        if (attempt := _claimed(run_uri, stage, number)) is not None:
+            return attempt, False
+
+
+def _if_open(run_uri: str, stage: str, number: int) -> Attempt | None:
+    """This very attempt, if it has neither been committed nor failed; 0 is none."""
+    uri = attempt_uri(run_uri, stage, number)
+    if number == 0 or any(storage.exists(storage.join(uri, end)) for end in (MANIFEST, FAILURE)):
+        return None
+    return Attempt(run_uri, stage, number, read_claim(uri).started_at)
+
+
+def _claimed(run_uri: str, stage: str, number: int) -> Attempt | None:
+    """This very attempt, claimed; None if it is somebody's."""
     process = psutil.Process(os.getpid())
     claim = Claim(
         host=socket.gethostname(), pid=process.pid, process_started_at=process.create_time(), started_at=now()
     )
-    while True:
-        number += 1
-        attempt = Attempt(run_uri, stage, number, claim.started_at)
-        try:
-            storage.create_json(storage.join(attempt.uri, CLAIM), claim.model_dump())
-        except FileExistsError:
-            continue
-        return attempt
-
-
-def open_attempt(run_uri: str, stage: str) -> Attempt | None:
-    """The newest attempt of a stage, if it has neither been committed nor failed; else None."""
-    for number in attempt_numbers(run_uri, stage)[-1:]:
-        uri = attempt_uri(run_uri, stage, number)
-        if not any(storage.exists(storage.join(uri, end)) for end in (MANIFEST, FAILURE)):
-            return Attempt(run_uri, stage, number, read_claim(uri).started_at)
-    return None
+    attempt = Attempt(run_uri, stage, number, claim.started_at)
+    try:
+        storage.create_json(storage.join(attempt.uri, CLAIM), claim.model_dump())
+    except FileExistsError:
+        return None
+    return attempt
 
 
 def read_claim(attempt_uri: str) -> Claim:

@@ -9,7 +9,16 @@ from typing import Any
 from thaw.components import storage
 from thaw.components.config import RunConfig
 from thaw.components.events import emit
-from thaw.components.runs.attempt import Attempt, attempt_numbers, attempt_uri, begin_attempt, now, open_attempt
+from thaw.components.runs.attempt import (
+    MANIFEST,
+    Attempt,
+    attempt_numbers,
+    attempt_uri,
+    begin_attempt,
+    committed_attempt,
+    now,
+    take_attempt,
+)
 from thaw.components.runs.content import content_digest
 from thaw.components.runs.lineage import check_inherited
 from thaw.components.runs.manifest import (
@@ -29,6 +38,12 @@ from thaw.components.runs.versions import versions
 NUM_LAST_LINES = 20
 
 
+class CommittedMeanwhileError(RuntimeError):
+    """Somebody else has done the stage, so that there is nothing left to do but to start it again and see that."""
+
+    leaves_open = True
+
+
 class Stage:
     """A stage at work: write its outputs below `uri`, then `commit`.
 
@@ -39,15 +54,18 @@ class Stage:
         manifests: Their manifests, by the same names.
         committed: Set by `commit`; of a stage that was done before, set from the start.
         figures: What was committed.
+        job_may_live: Whether somebody else began the attempt, and its job is not known to have ended. Such an attempt
+            is not over, whatever goes wrong here: another would have a second job beside it.
     """
 
-    def __init__(self, config: RunConfig, attempt: Attempt):
+    def __init__(self, config: RunConfig, attempt: Attempt, job_may_live: bool = False):
         self.uri = attempt.uri
         self.attempt = attempt
         self.inputs: dict[str, Reference] = {}
         self.manifests: dict[str, StageManifest] = {}
         self.committed: Reference | None = None
         self.figures: dict[str, Any] = {}
+        self.job_may_live = job_may_live
         self._config = config
 
     def input_uri(self, name: str, output: str) -> str:
@@ -55,9 +73,18 @@ class Stage:
         return output_uri(self.inputs[name].uri, self.manifests[name], output)
 
     def begin_anew(self, error: BaseException) -> None:
-        """Go on in the stage's next attempt; `error` says why this one, which was taken up, is over."""
+        """Go on in the stage's next attempt; `error` says why this one, which was taken up, is over.
+
+        Raises:
+            CommittedMeanwhileError: somebody else took it up too, and saw it through.
+        """
+        run_uri, name = self.attempt.run_uri, self.attempt.stage
         _record(self.attempt, error)
-        self.attempt = begin_attempt(self.attempt.run_uri, self.attempt.stage)
+        if committed_attempt(run_uri, name) is not None:
+            raise CommittedMeanwhileError(
+                f"stage {name} was committed meanwhile by another start of it; start it again"
+            )
+        self.attempt, self.job_may_live = take_attempt(run_uri, name)
         self.uri = self.attempt.uri
 
     def commit(
@@ -90,7 +117,12 @@ class Stage:
         places = {name: output_uri(self.uri, manifest, name) for name in manifest.outputs}
         digests = {name: digest for name, uri in places.items() if (digest := content_digest(uri))}
         manifest = manifest.model_copy(update={"digests": digests})
-        self.committed = commit(self.attempt, manifest)
+        try:
+            self.committed = commit(self.attempt, manifest)
+        except FileExistsError:
+            # Two starts of the stage that followed one job: the other one was first.
+            manifest, digest = read_manifest(self.uri)
+            self.committed = Reference(uri=self.uri, digest=digest)
         self.figures = manifest.figures
         return self.committed
 
@@ -133,15 +165,15 @@ def _attempt(config: RunConfig, run_uri: str, name: str, inputs: Mapping[str, st
     try:
         current = _done(config, run_uri, name, inputs)
         if current is None:
-            attempt = open_attempt(run_uri, name) if takes_up else None
-            current = Stage(config, attempt or begin_attempt(run_uri, name))
+            current = Stage(config, *(take_attempt(run_uri, name) if takes_up else (begin_attempt(run_uri, name),)))
         try:
             if current.committed is None:
                 _read_inputs(current, inputs)
             yield current
             assert current.committed, f"stage {name} ended without a commit"
         except BaseException as error:
-            if current.committed is None and not getattr(error, "leaves_open", False):
+            is_over = not current.job_may_live and not getattr(error, "leaves_open", False)
+            if current.committed is None and is_over:
                 _record(current.attempt, error)
             raise
     except BaseException:
@@ -196,7 +228,8 @@ def _record(attempt: Attempt, error: BaseException) -> None:
         failed_at=now(),
     )
     try:
-        fail(attempt, failure)
+        if not storage.exists(storage.join(attempt.uri, MANIFEST)):
+            fail(attempt, failure)
     except OSError as refusal:
         error.add_note(f"The failure could not be recorded: {refusal}")
 

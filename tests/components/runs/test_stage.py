@@ -1,5 +1,6 @@
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from thaw.components.runs import (
     stage,
     versions,
 )
+from thaw.components.runs.attempt import take_attempt
 
 CONFIG = load("small")
 
@@ -208,6 +210,43 @@ def test_a_stage_goes_on_in_its_next_attempt_where_the_one_taken_up_is_over(tmp_
     failure = read_failure(left.uri)
     assert failure is not None and failure.message == "its job was gone"
     assert read_manifest(current.uri)[0].attempt == 2
+
+
+def test_what_goes_wrong_in_an_attempt_taken_up_does_not_close_it_while_its_job_may_live(tmp_path: Path) -> None:
+    left = begin_attempt(str(tmp_path), "evaluate")
+    with pytest.raises(OSError), stage(CONFIG, str(tmp_path), "evaluate", takes_up=True):
+        raise OSError("the store is away for a moment")
+    assert read_failure(left.uri) is None
+    with pytest.raises(OSError), stage(CONFIG, str(tmp_path), "evaluate", takes_up=True) as current:
+        assert current.attempt == left
+        current.job_may_live = False
+        raise OSError("no room for the report")
+    failure = read_failure(left.uri)
+    assert failure is not None and failure.message == "no room for the report"
+
+
+def test_starts_at_the_same_time_get_one_attempt_and_commit_it_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(lambda _: take_attempt(str(tmp_path), "evaluate"), range(8)))
+    assert {attempt.number for attempt, _ in taken} == {1}
+    assert sorted(is_others for _, is_others in taken) == [False] + 7 * [True]
+    with stage(CONFIG, str(tmp_path), "evaluate", takes_up=True) as first:
+        with stage(CONFIG, str(tmp_path), "evaluate", takes_up=True) as second:
+            second.commit(figures={"auc": 0.5})
+        assert first.commit(figures={"auc": 0.5}) == second.committed
+    assert read_failure(first.uri) is None
+
+
+def test_two_that_find_the_same_job_gone_go_on_in_one_attempt(tmp_path: Path) -> None:
+    begin_attempt(str(tmp_path), "evaluate")
+    with stage(CONFIG, str(tmp_path), "evaluate", takes_up=True) as first:
+        with stage(CONFIG, str(tmp_path), "evaluate", takes_up=True) as second:
+            first.begin_anew(JobDiedError("its job was gone"))
+            second.begin_anew(JobDiedError("its job was gone"))
+            assert first.attempt.number == second.attempt.number == 2
+            assert not first.job_may_live and second.job_may_live
+            second.commit()
+        first.commit()
 
 
 class StillThereError(Exception):
