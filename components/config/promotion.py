@@ -1,5 +1,6 @@
 """Which runs are promoted: those whose evaluation passes a gate."""
 
+import math
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -7,6 +8,9 @@ from pydantic import Field, model_validator
 from thaw.components.config.section import Section
 
 LESS_IS_BETTER = ("log_loss", "ne", "ece")
+
+GREATEST = {"auc": 1.0, "hit": 1.0, "ece": 1.0}
+"""What a metric can be at most. All begin at 0, and the others have no end."""
 
 
 class Promotion(Section):
@@ -33,6 +37,16 @@ class Promotion(Section):
         wrong, right, more = ("minimum", "maximum", "less") if self.less_is_better else ("maximum", "minimum", "more")
         if getattr(self, wrong) is not None:
             raise ValueError(f"promotion.{wrong}: of {self.metric} {more} is better; give promotion.{right}")
+        bound: float | None = getattr(self, right)
+        if bound is None and self.max_drop is None:
+            raise ValueError(
+                f"{self.metric} has no bound, and every run would pass; give promotion.{right} or "
+                f"promotion.max_drop"
+            )
+        greatest = GREATEST.get(self.metric, math.inf)
+        if bound is not None and not 0 <= bound <= greatest:
+            values = f"between 0 and {greatest:g}" if self.metric in GREATEST else "at least 0"
+            raise ValueError(f"promotion.{right} is {bound:g}, and {self.metric} is {values}")
         return self
 
     @property

@@ -17,6 +17,9 @@ from thaw.components.runs import stage
 
 STAGE = "promote"
 
+ROUNDING = 1e-9
+"""A drop of 0.705 - 0.7 is one of 0.005, whatever floats make of it."""
+
 
 class Artifact(Protocol):
     """What the step needs of KFP's artifact: the folder of a stage's attempt."""
@@ -81,7 +84,7 @@ def judge(gate: Promotion, scores: Scores, before: Promoted | None) -> str | Non
     if former is None:
         return f"run {before.run_id}, promoted for {before.date}, has no {what} to measure a drop by"
     drop = value - former if gate.less_is_better else former - value
-    if drop > gate.max_drop:
+    if drop > gate.max_drop + ROUNDING:
         return (
             f"{what} is {value:.6g}, worse by {drop:.6g} than {former:.6g} of run {before.run_id}, promoted for "
             f"{before.date}; promotion.max_drop is {gate.max_drop:g}"

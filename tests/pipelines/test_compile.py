@@ -4,7 +4,7 @@ import yaml
 from thaw.components.config import load
 from thaw.pipelines.compile import compile_pipeline
 
-GATE = "promotion={head: click, metric: auc}"
+GATE = "promotion={head: click, metric: auc, minimum: 0}"
 
 
 def compiled(tmp_path, *overrides, num_retries=0, kind="whole"):

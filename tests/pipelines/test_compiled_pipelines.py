@@ -22,7 +22,7 @@ from thaw.pipelines.compile import compile_pipeline
 MAX_ARGUMENT_BYTES = 131072
 """Linux takes no longer argument of a program, and KFP hands a step its whole input in one."""
 
-OVERRIDES = ("promotion={head: click, metric: auc}", "backbone.publish_prefix_uri=gs://bucket/backbones")
+OVERRIDES = ("promotion={head: click, metric: auc, minimum: 0}", "backbone.publish_prefix_uri=gs://bucket/backbones")
 CONFIG = load("small", OVERRIDES)
 SELECTING = (
     *("whole", "backbone", "scheduled", "scheduled-backbone"),

@@ -7,7 +7,7 @@ from thaw.components.config import load
 from thaw.components.evaluate.result import Cold, Comparison, EvaluationResult, HeadResult, Metrics
 from thaw.components.runs import Reference, StageManifest, create_run, read_manifest, stage
 
-CONFIG = load("small", ["promotion={head: click, metric: auc}"])
+CONFIG = load("small", ["promotion={head: click, metric: auc, minimum: 0}"])
 
 
 def metrics(auc: float | None = None, ne: float | None = None) -> Metrics:

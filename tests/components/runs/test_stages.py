@@ -5,7 +5,7 @@ from thaw.components.refused import RefusedError
 from thaw.components.runs import BACKBONE_STAGES, config_stages, recorded_stages, stage_names
 
 CONFIG = load("small", ["backbone.publish_prefix_uri=gs://bucket/backbones"])
-GATE = "promotion={head: click, metric: auc}"
+GATE = "promotion={head: click, metric: auc, minimum: 0}"
 
 
 @pytest.mark.parametrize(
