@@ -4,14 +4,11 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, TypeVar
-
-import urllib3.exceptions
-from kubernetes.client.exceptions import ApiException
 
 from thaw.components import events
 from thaw.components.launcher.kubernetes.access import connect
+from thaw.components.launcher.kubernetes.faults import Fault, faults
 from thaw.components.launcher.pytorchjob import GROUP, JOB_LABEL, PLURAL, VERSION
 
 REQUEST_TIMEOUT_S = (10.0, 30.0)
@@ -23,7 +20,6 @@ PATIENCE_S = 60.0
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _LONGEST_RETRY_AFTER_S = 300.0
-_PASSES = {408, 410, 429, 500, 502, 503, 504}
 _HINTS = {
     401: "see that the credentials of the kubeconfig, or of the step's service account, are valid",
     403: "give the step's service account this verb on this resource",
@@ -49,16 +45,6 @@ class ApiError(OSError):
         self.status = status
         self.leaves_open = leaves_open
         self.hint = hint or _HINTS.get(status or 0)
-
-
-class _Fault(Exception):  # noqa: N818 - becomes an ApiError where it does not pass
-    """What went wrong with one request."""
-
-    def __init__(self, words: str, status: int | None = None, passes: bool = True, retry_after_s: float | None = None):
-        super().__init__(words)
-        self.status = status
-        self.passes = passes
-        self.retry_after_s = retry_after_s
 
 
 class Api:
@@ -104,31 +90,64 @@ class Api:
                 return found
             asked = True
             try:
-                return self._document("POST", self._path(_JOBS), body=manifest)
-            except _Fault as fault:
-                if fault.status != 409 or (found := self._get_job(name)) is None:
+                return _job(self._document("POST", self._path(_JOBS), body=manifest))
+            except Fault as fault:
+                if fault.status != 409:
+                    raise
+                if (found := self._get_job(name)) is None:
+                    # One of that name has just gone, or a quota was written at the same moment.
+                    fault.passes = True
                     raise
                 return found
 
         return self._ask("create", _JOBS, name, patience_s, create)
 
-    def patch_job(self, name: str, change: Object, patience_s: float = PATIENCE_S) -> Object:
-        """Change fields of a PyTorchJob; a list is replaced as a whole."""
-        path = self._path(_JOBS, name)
-        return self._ask("patch", _JOBS, name, patience_s, lambda: self._document("PATCH", path, body=change))
+    def patch_job(self, name: str, change: Object, patience_s: float = PATIENCE_S) -> Object | None:
+        """Change fields of a PyTorchJob; a list is replaced as a whole. None where it is gone."""
 
-    def delete_job(self, name: str, uid: str, patience_s: float = PATIENCE_S) -> None:
-        """Delete exactly this PyTorchJob, its pods after it; one that is gone, or another of its name, is left so."""
-        body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        def patch() -> Object | None:
+            try:
+                return self._document("PATCH", self._path(_JOBS, name), body=change)
+            except Fault as fault:
+                if fault.says_gone(name):
+                    return None
+                raise
 
-        def delete() -> None:
+        return self._ask("patch", _JOBS, name, patience_s, patch)
+
+    def delete_job(self, name: str, uid: str, patience_s: float = PATIENCE_S, owner: str | None = None) -> bool:
+        """Delete exactly this PyTorchJob, its pods after it; one that is gone, or another of its name, is left so.
+
+        Args:
+            name: The job's name.
+            uid: Its uid.
+            patience_s: How long to try.
+            owner: Delete it only while this is the uid of its owner. None: whoever owns it.
+
+        Returns:
+            Whether it is deleted or gone; False where it has another owner.
+        """
+        preconditions = {"uid": uid}
+
+        def delete() -> bool:
+            found = self._get_job(name) if owner else None
+            if found and found["metadata"]["uid"] == uid:
+                if owner not in owner_uids(found):
+                    return False
+                # Whoever takes it up in this moment changes it.
+                preconditions["resourceVersion"] = found["metadata"]["resourceVersion"]
+            body = {"propagationPolicy": "Background", "preconditions": preconditions}
             try:
                 self._document("DELETE", self._path(_JOBS, name), body=body)
-            except _Fault as fault:
-                if fault.status not in (404, 409):
+            except Fault as fault:
+                if fault.status == 409 and (found := self._get_job(name)) and found["metadata"]["uid"] == uid:
+                    fault.passes = True
                     raise
+                if fault.status != 409 and not fault.says_gone(name):
+                    raise
+            return True
 
-        self._ask("delete", _JOBS, name, patience_s, delete)
+        return self._ask("delete", _JOBS, name, patience_s, delete)
 
     def list_pods(self, job: str, patience_s: float = PATIENCE_S) -> list[Object]:
         """The pods of a PyTorchJob."""
@@ -172,14 +191,14 @@ class Api:
                 for line in lines:
                     time, _, text = line.decode(errors="replace").rstrip("\r").partition(" ")
                     yield time, text
-        except _Fault as fault:
+        except Fault as fault:
             raise self._error("get", "pods/log", pod, fault) from fault
 
     def _get_job(self, name: str) -> Object | None:
         try:
-            return self._document("GET", self._path(_JOBS, name))
-        except _Fault as fault:
-            if fault.status == 404:
+            return _job(self._document("GET", self._path(_JOBS, name)))
+        except Fault as fault:
+            if fault.says_gone(name):
                 return None
             raise
 
@@ -202,20 +221,20 @@ class Api:
     def _document(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Object | None = None
     ) -> Object:
-        with _faults():
+        with faults():
             answer = self._call(method, path, query, body).data
         try:
             document = json.loads(answer)
         except ValueError:
             document = None
         if not isinstance(document, dict):
-            raise _Fault(f"the answer is no JSON object: {answer[:200]!r}")
+            raise Fault(f"the answer is no JSON object: {answer[:200]!r}")
         return document
 
     def _stream(
         self, path: str, query: Mapping[str, str], timeout_s: tuple[float, float] | None = None
     ) -> Iterator[bytes]:
-        with _faults():
+        with faults():
             response = self._call("GET", path, query, None, timeout_s)
             try:
                 yield from response.stream(None, decode_content=False)
@@ -256,7 +275,7 @@ class Api:
         for pause_s in _pauses():
             try:
                 return request()
-            except _Fault as fault:
+            except Fault as fault:
                 if fault.status == 401 and not renewed:
                     renewed = True
                     self._client = connect(self._context)
@@ -268,12 +287,12 @@ class Api:
                     pause_s = min(fault.retry_after_s, _LONGEST_RETRY_AFTER_S)
                 if self._clock() + pause_s >= until:
                     words = f"no better answer in {patience_s:.0f} s"
-                    raise ApiError(str(error), fault.status, words, leaves_open=True) from fault
+                    raise ApiError(str(error), fault.status, words, error.hint, leaves_open=True) from fault
             events.emit("warning", message=f"{error}; asking again in {pause_s:.0f} s")
             self._pause(pause_s)
         raise AssertionError("pauses have no end")
 
-    def _error(self, verb: str, resource: str, name: str | None, fault: _Fault) -> ApiError:
+    def _error(self, verb: str, resource: str, name: str | None, fault: Fault) -> ApiError:
         what = " ".join([verb, resource, *([repr(name)] if name else []), "in namespace", self.namespace])
         hint = None
         if fault.status == 404 and resource == _JOBS:
@@ -284,33 +303,17 @@ class Api:
 _JOBS = f"{PLURAL}.{GROUP}"
 
 
-@contextmanager
-def _faults() -> Iterator[None]:
-    """Turns what the official client raises into a _Fault."""
-    try:
-        yield
-    except ApiException as error:
-        if not error.status:  # The official client's word for what TLS refused.
-            raise _Fault(str(error.reason), passes="CERTIFICATE_VERIFY_FAILED" not in str(error.reason)) from error
-        retry_after = (error.headers or {}).get("Retry-After", "")
-        raise _Fault(
-            f"{error.status} {error.reason}: {_words(error.body)}",
-            error.status,
-            error.status in _PASSES,
-            float(retry_after) if retry_after.isdigit() else None,
-        ) from error
-    except urllib3.exceptions.HTTPError as error:
-        # Also a name that can't be resolved and a port where nobody listens: the server may be starting anew.
-        raise _Fault(str(error)) from error
+def owner_uids(job: Object) -> list[str]:
+    """The uids of a job's owners."""
+    return [owner["uid"] for owner in job["metadata"].get("ownerReferences") or []]
 
 
-def _words(body: bytes | str | None) -> str:
-    """What the server says in the body of a refusal."""
-    text = body.decode(errors="replace") if isinstance(body, bytes) else body or ""
-    try:
-        return str(json.loads(text)["message"])
-    except (ValueError, KeyError, TypeError):
-        return text.strip()[:300]
+def _job(document: Object) -> Object:
+    """The document, if it is a PyTorchJob's; a proxy, or a server that is just starting, may answer something else."""
+    metadata = document.get("metadata")
+    if document.get("kind") != "PyTorchJob" or not isinstance(metadata, dict) or not metadata.get("uid"):
+        raise Fault(f"the answer is no PyTorchJob: {json.dumps(document)[:200]}")
+    return document
 
 
 def _pauses() -> Iterator[float]:

@@ -77,15 +77,17 @@ class _Jobs(Handler):
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         folder = f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs"
         name = url.path.removeprefix(folder).strip("/")
-        if not url.path.startswith(folder) or (self.command == "DELETE") != bool(name):
+        if not url.path.startswith(folder) or (self.command == "DELETE" and not name):
             return _status(404, "the server could not find the requested resource")
         if self.command in self.server.forbidden:
             return _status(403, f'User "me" cannot {self.command.lower()} resource "pytorchjobs"')
-        if self.command == "GET":
+        if self.command == "GET" and not name:
             return 200, {"Content-Type": "application/json"}, json.dumps(self._page(query)).encode()
         job = self.server.jobs.get(name)
         if job is None:
-            return _status(404, f'pytorchjobs.kubeflow.org "{name}" not found')
+            return _status(404, f'pytorchjobs.kubeflow.org "{name}" not found', "NotFound")
+        if self.command == "GET":
+            return 200, {"Content-Type": "application/json"}, json.dumps(job).encode()
         if json.loads(body)["preconditions"]["uid"] != job["metadata"]["uid"]:
             return _status(409, "the UID in the precondition does not match the UID in record")
         del self.server.jobs[name]
@@ -99,5 +101,6 @@ class _Jobs(Handler):
         return {"kind": "PyTorchJobList", "metadata": following, "items": found[first : first + limit]}
 
 
-def _status(code: int, message: str) -> tuple[int, dict[str, str], bytes]:
-    return code, {"Content-Type": "application/json"}, json.dumps({"kind": "Status", "message": message}).encode()
+def _status(code: int, message: str, reason: str = "") -> tuple[int, dict[str, str], bytes]:
+    document = {"kind": "Status", "reason": reason, "message": message}
+    return code, {"Content-Type": "application/json"}, json.dumps(document).encode()

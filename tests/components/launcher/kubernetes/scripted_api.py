@@ -114,6 +114,9 @@ class Fault:
     status: int = 500
     headers: dict[str, str] = field(default_factory=dict)
     message: str = "scripted"
+    reason: str = ""
+    page: str | None = None
+    """Plain text that comes in place of a Status."""
     times: int = 1
 
 
@@ -250,7 +253,8 @@ class ScriptedApi:
             handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             handler.close_connection = True
         else:
-            _answer(handler, *_status(fault.status, fault.message), fault.headers)
+            status = _status(fault.status, fault.message, fault.reason)
+            _answer(handler, fault.status, status[1] if fault.page is None else fault.page, fault.headers)
         return None
 
     def _done(self, handler: BaseHTTPRequestHandler, request: Request) -> tuple[int, Any] | None:
@@ -277,14 +281,18 @@ class ScriptedApi:
             self._look(name)
         if name not in self.jobs:
             return _status(404, f'pytorchjobs.kubeflow.org "{name}" not found', "NotFound")
-        job = self.jobs[name]
+        metadata = self.jobs[name]["metadata"]
         if request.method == "PATCH":
-            job["metadata"] |= request.body["metadata"]
+            change = dict(request.body["metadata"])
+            if change.pop("resourceVersion", metadata["resourceVersion"]) != metadata["resourceVersion"]:
+                return _status(409, "the object has been modified", "Conflict")
+            self._version += 1
+            metadata |= change | {"resourceVersion": str(self._version)}
         elif request.method == "DELETE":
-            if request.body["preconditions"]["uid"] != job["metadata"]["uid"]:
-                return _status(409, "the UID in the precondition does not match", "Conflict")
-            del self.jobs[name]
-        return 200, job
+            if any(metadata[name] != value for name, value in request.body["preconditions"].items()):
+                return _status(409, "a precondition does not match", "Conflict")
+            return 200, self.jobs.pop(name)
+        return 200, self.jobs[name]
 
     def _look(self, name: str) -> None:
         """Bring a job to its next state."""
@@ -338,7 +346,7 @@ def _status(code: int, message: str, reason: str = "") -> tuple[int, Any]:
 
 
 def _answer(handler: BaseHTTPRequestHandler, status: int, document: Any, headers: dict[str, str] | None = None) -> None:
-    data = json.dumps(document).encode()
+    data = (document if isinstance(document, str) else json.dumps(document)).encode()
     handler.send_response(status)
     for name, value in {"Content-Type": "application/json", "Content-Length": len(data), **(headers or {})}.items():
         handler.send_header(name, str(value))

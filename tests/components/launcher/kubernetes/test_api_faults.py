@@ -34,6 +34,8 @@ def short_request_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
         Fault("GET", LOOK, "cut"),
         Fault("GET", LOOK, "hang"),
         *(Fault("GET", LOOK, status=status) for status in (410, 429, 500, 502, 503, 504)),
+        Fault("GET", LOOK, status=404, page="404 page not found"),
+        Fault("GET", LOOK, status=200, page='{"kind": "Status", "status": "Success"}'),
         Fault("GET", "/pods$", status=503),
     ],
     ids=lambda fault: f"{fault.path} {fault.kind if fault.kind != 'answer' else fault.status}",
@@ -155,11 +157,26 @@ def test_a_create_that_was_not_done_is_made_again(api: ScriptedApi, patient: Any
 
 
 def test_a_job_that_appears_beside_the_create_is_taken_if_it_is_ours(api: ScriptedApi, patient: Any) -> None:
-    api.faults = [Fault("GET", LOOK, status=404)]
+    api.faults = [Fault("GET", LOOK, status=404, reason="NotFound")]
     api.add(pytorchjob.render(patient.job))
     api.script = [SUCCEEDED]
     patient.run()
     assert [each.method for each in api.requests[:3]] == ["GET", "POST", "GET"]
+
+
+def test_a_quota_that_is_written_at_the_same_moment_is_no_refusal(api: ScriptedApi, patient: Any) -> None:
+    api.faults = [Fault("POST", "", status=409, reason="Conflict", message='resourcequotas "gpu" has been modified')]
+    api.script = [SUCCEEDED]
+    patient.run()
+    assert len(api.made("POST")) == 2
+
+
+@pytest.mark.parametrize("fault", [Fault("DELETE", "", status=409), Fault("DELETE", "", status=404, page="nothing")])
+def test_a_deletion_that_is_not_confirmed_is_asked_for_again(api: ScriptedApi, launcher: Any, fault: Fault) -> None:
+    uid = api.add(pytorchjob.render(launcher.job))["metadata"]["uid"]
+    api.faults = [fault]
+    assert Api("default", pause=lambda _: None).delete_job(launcher.job.name, uid)
+    assert not api.jobs
 
 
 def test_without_credentials_the_error_says_where_they_come_from(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ def test_a_job_of_another_run_is_left_alone(api: ScriptedApi, launcher: Any, bes
     api.add(foreign(launcher, **{"thaw/run-id": "other-9"}))
     before = json.dumps(api.jobs)
     if beside:  # It appears between the look and the create.
-        api.faults = [Fault("GET", "/pytorchjobs/", status=404)]
+        api.faults = [Fault("GET", "/pytorchjobs/", status=404, reason="NotFound")]
     with pytest.raises(ValueError, match=r"(?s)of run 'other-9'.*this is run 'small-1'"):
         launcher.run()
     assert json.dumps(api.jobs) == before
