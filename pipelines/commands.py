@@ -43,7 +43,8 @@ def run_command(
         raise ValueError("no date: give --date YYYY-MM-DD, or set data.window.date")
     date = str(parse_date(date, "--date") if date is not None else config.data.window.date)
     root = absolute(root)
-    run_id = run_id or f"{config.name}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
+    run_id = run_id if run_id is not None else f"{config.name}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
+    runs.check_run_id(run_id)
     out = console()
     if dry_run:
         from thaw.pipelines.dry_run import training_manifests
@@ -146,7 +147,7 @@ def _kind(record: runs.RunRecord) -> str:
 
 def why_command(run_id: str, root: str) -> None:
     """Say why a run failed."""
-    run_uri = storage.join(absolute(root), "runs", run_id)
+    run_uri = runs.run_folder(absolute(root), run_id)
     status = runs.run_status(run_uri)
     for stage in status.stages:
         if stage.stage == "promote" and stage.manifest and (why_not := stage.manifest.figures.get("why_not")):
@@ -172,12 +173,18 @@ def console() -> Console:
     return Console(soft_wrap=True) if sys.stdout.isatty() else Console(soft_wrap=True, width=200)
 
 
-def absolute(root: str) -> str:
+def absolute(root: str, option: str = "--root") -> str:
     """The root as every step finds it.
 
+    Args:
+        root: As it was given.
+        option: That gave it.
+
     Raises:
-        ValueError: it is in the memory of this process.
+        ValueError: it is empty, or in the memory of this process.
     """
+    if not root.strip():
+        raise ValueError(f"{option} is empty; name a folder, as . for this one")
     if root.startswith("memory:"):
         raise ValueError(f"root {root}: what is in the memory of one process is not seen by the steps; name a folder")
     return root if "://" in root else str(Path(root).absolute())

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from thaw.components import runs, storage
+from thaw.components import runs
 from thaw.components.evaluate.result import read_result
 from thaw.components.runs.agreement import flat
 from thaw.pipelines.commands import absolute, console
@@ -32,7 +32,7 @@ def diff(root: str, first: str, second: str) -> tuple[Part, ...]:
     Raises:
         ValueError: there is no such run, or a record is damaged.
     """
-    one, two = (_Findings(storage.join(root, "runs", run_id)) for run_id in (first, second))
+    one, two = (_Findings(runs.run_folder(root, run_id)) for run_id in (first, second))
     window = f"D = {one.window.get('date', NONE)}, {one.window.get('fingerprint', 'not selected')}"
     versions = ", ".join(f"{name} {version}" for name, version in one.versions.items())
     return (

@@ -11,7 +11,7 @@ from thaw.pipelines.commands import absolute, console
 
 def promote_command(run_id: str, root: str) -> None:
     """Promote a run by hand."""
-    run_uri = storage.join(absolute(root), "runs", run_id)
+    run_uri = runs.run_folder(absolute(root), run_id)
     evaluate, manifest = runs.Lineage(run_uri).find("evaluate")
     promoted = claim(run_uri, evaluate, manifest, metric=None)
     print(f"{promoted.run_id} is promoted for {promoted.date}, at {promoted.promoted_at}")
@@ -39,7 +39,8 @@ def promoted_command(root: str) -> None:
 
 def publish_backbone_command(run_id: str, prefix_uri: str, root: str) -> None:
     """Publish the backbone that a run pretrained."""
-    reference, manifest = runs.Lineage(storage.join(absolute(root), "runs", run_id)).find("prepare-backbone")
-    uri = storage.join(absolute(prefix_uri), run_id)
+    run_uri = runs.run_folder(absolute(root), run_id)
+    uri = storage.join(absolute(prefix_uri, "--prefix-uri"), run_id)
+    reference, manifest = runs.Lineage(run_uri).find("prepare-backbone")
     publish(runs.output_uri(reference.uri, manifest, "model"), uri)
     print(uri)

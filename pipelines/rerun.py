@@ -49,7 +49,7 @@ def plan_rerun(root: str, run_id: str, stage: str, *, only: bool = False, overri
         NotCommittedError, ChangedOutputError, CheckpointError: what it builds on isn't there, or isn't what it was;
             with stage, path and both digests.
     """
-    run_uri = storage.join(root, "runs", run_id)
+    run_uri = runs.run_folder(root, run_id)
     lineage = runs.Lineage(run_uri)
     config = changed(lineage.record.config, overrides, f"configuration of run {run_id}")
     parent_kind = lineage.record.extra.get("kind", "whole")
@@ -104,7 +104,11 @@ def rerun_command(
     """Run a run's pipeline again from a stage on, as a new run, here or on Kubeflow."""
     root = absolute(root)
     plan = plan_rerun(root, parent_id, stage, only=only, overrides=overrides)
-    run_id = run_id or f"{plan.config.name}-{stage}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
+    run_id = (
+        run_id
+        if run_id is not None
+        else f"{plan.config.name}-{stage}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
+    )
     if (backend or plan.backend) == "local":
         check_versions(plan.config.training.device)
         run_uri = runs.create_run(root, run_id, plan.config, plan.extra())

@@ -40,8 +40,7 @@ class Promotion(Section):
         bound: float | None = getattr(self, right)
         if bound is None and self.max_drop is None:
             raise ValueError(
-                f"{self.metric} has no bound, and every run would pass; give promotion.{right} or "
-                f"promotion.max_drop"
+                f"{self.metric} has no bound, and every run would pass; give promotion.{right} or promotion.max_drop"
             )
         greatest = GREATEST.get(self.metric, math.inf)
         if bound is not None and not 0 <= bound <= greatest:

@@ -55,8 +55,8 @@ class Pretrain(Section):
 class Fetch(Section):
     """Fetch a published backbone: one by URI, or the newest under a prefix."""
 
-    uri: str | None = None
-    prefix_uri: str | None = None
+    uri: str | None = Field(default=None, min_length=1)
+    prefix_uri: str | None = Field(default=None, min_length=1)
     max_age_days: int = Field(default=14, ge=0)
     """Largest number of days between the day through which the backbone was trained and D."""
     allow_window_days: bool = False
@@ -75,7 +75,7 @@ class Backbone(Section):
 
     pretrain: Pretrain | None = None
     fetch: Fetch | None = None
-    publish_prefix_uri: str | None = None
+    publish_prefix_uri: str | None = Field(default=None, min_length=1)
     """The backbone pipeline publishes as `<publish_prefix_uri>/<run id>`, where others fetch it: their
     `backbone.fetch.prefix_uri`. Nothing else reads this key."""
 

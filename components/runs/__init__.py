@@ -32,7 +32,16 @@ from thaw.components.runs.manifest import (
     read_manifest,
 )
 from thaw.components.runs.refused import read_refusal, refusing
-from thaw.components.runs.run import Parent, RunRecord, check_run_id, create_run, open_run, parent_of, read_run
+from thaw.components.runs.run import (
+    Parent,
+    RunRecord,
+    check_run_id,
+    create_run,
+    open_run,
+    parent_of,
+    read_run,
+    run_folder,
+)
 from thaw.components.runs.stage import Stage, stage
 from thaw.components.runs.stages import (
     BACKBONE_STAGES,
@@ -85,6 +94,7 @@ __all__ = [
     "read_run",
     "recorded_stages",
     "refusing",
+    "run_folder",
     "run_status",
     "stage",
     "stage_names",

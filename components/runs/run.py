@@ -69,6 +69,16 @@ def check_run_id(run_id: str) -> None:
         raise ValueError(f"run id {run_id!r}: only letters, digits, '-', '_' and '.', beginning with a letter or digit")
 
 
+def run_folder(root: str, run_id: str) -> str:
+    """The URI of a run's folder, where there is such a run.
+
+    Raises:
+        ValueError: the id is no name of a folder.
+    """
+    check_run_id(run_id)
+    return storage.join(root, "runs", run_id)
+
+
 def create_run(root: str, run_id: str, config: RunConfig, extra: dict[str, Any] | None = None) -> str:
     """Claim a run's folder by its `run.json`.
 
@@ -86,7 +96,7 @@ def create_run(root: str, run_id: str, config: RunConfig, extra: dict[str, Any] 
         StorageError: the root cannot be written.
     """
     record = _record(run_id, config, extra or {})
-    run_uri = storage.join(root, "runs", run_id)
+    run_uri = run_folder(root, run_id)
     try:
         storage.create_json(storage.join(run_uri, RUN), record.model_dump(mode="json"))
     except FileExistsError:

@@ -103,7 +103,10 @@ def test_without_a_gate_the_step_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gate", "words"),
     [
-        ("{head: clicks, metric: auc, minimum: 0.7}", "promotion.head is 'clicks', and the heads are click, save, hide"),
+        (
+            "{head: clicks, metric: auc, minimum: 0.7}",
+            "promotion.head is 'clicks', and the heads are click, save, hide",
+        ),
         (
             "{head: click, metric: ne, minimum: 0.5}",
             r"promotion.minimum: of ne less is better; give promotion\.maximum",
