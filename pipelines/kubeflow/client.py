@@ -7,9 +7,10 @@ is created twice: after a create whose answer was lost, the server is asked for 
 Source: kfp and kfp_server_api 2.17.3.
 """
 
+import contextlib
 import datetime
+import io
 import json
-import os
 import re
 import time
 import warnings
@@ -25,6 +26,8 @@ from kfp_server_api import V2beta1RecurringRun as RecurringRun
 from kfp_server_api import V2beta1Run as Run
 from kfp_server_api.exceptions import ApiException
 
+from thaw.pipelines.kubeflow.address import HOST_VARIABLE, TOKEN_VARIABLE, named_host, token
+
 __all__ = ["RecurringRun", "Run", "Server", "ServerError", "as_json", "instant"]
 
 REQUEST_TIMEOUT_S = 30
@@ -32,8 +35,6 @@ PAUSES_S: tuple[float, ...] = (1, 2, 4, 8)
 """Between the tries of one request."""
 PATIENT_PAUSES_S: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)
 """As `PAUSES_S`, where a run is followed: an upgrade of the server takes minutes."""
-TOKEN_VARIABLE = "KF_PIPELINES_TOKEN"
-"""Environment variable with a bearer token; what stands on a command line is seen by everyone on the machine."""
 PAGE_SIZE = 200
 """The most that the server gives."""
 
@@ -60,9 +61,18 @@ class ServerError(OSError):
 class _Client(kfp.Client):
     """KFP's client without its way to greet a server: five tries with a stack each, in half a minute."""
 
+    def __init__(self, host: str | None, **options: Any):
+        self._is_named = host is not None
+        # It warns, and prints that it finds no kubeconfig.
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            super().__init__(host=host, **options)
+
     def get_kfp_healthz(self, sleep_duration: int = 0) -> kfp_server_api.V2beta1GetHealthzResponse:
         """What the server says of itself; its version, which KFP's model leaves out, is kept in `health`."""
         api = self._healthz_api.api_client
+        if not self._is_named and api.configuration.host == kfp_server_api.Configuration().host:
+            raise ServerError(f"no address of Kubeflow Pipelines: give --host URL, or set {HOST_VARIABLE}")
         api.rest_client.pool_manager.connection_pool_kw["retries"] = False  # urllib3's own, in silence
         self.health = _ask(
             api.configuration.host,
@@ -96,16 +106,14 @@ class Server:
         version: Its version, as (2, 17); None where it does not say.
 
     Raises:
+        ValueError: address or token can't be used.
         ServerError: it is not there, or refuses.
     """
 
     def __init__(self, host: str | None = None, namespace: str | None = None):
-        token = os.environ.get(TOKEN_VARIABLE)
-        volume = ServiceAccountTokenVolumeCredentials()
-        credentials = volume if Path(volume._token_path).exists() and not token else None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._client = _Client(host=host, existing_token=token, credentials=credentials)
+        volume, own = ServiceAccountTokenVolumeCredentials(), token()
+        credentials = volume if Path(volume._token_path).exists() and own is None else None
+        self._client = _Client(named_host(host), existing_token=own, credentials=credentials)
         self.host: str = self._client._healthz_api.api_client.configuration.host
         self._runs = self._client._run_api
         self._recurring = self._client._recurring_run_api
@@ -319,6 +327,11 @@ def _ask(
 def _call(host: str, what: str, request: Callable[[], Any]) -> Any:
     try:
         return request()
+    except AttributeError as error:
+        # KFP's client takes a failure of TLS for an answer without a body, and decodes that.
+        if not isinstance(refusal := error.__context__, ApiException):
+            raise
+        raise ServerError(f"{host} did not {what}, no answer: {' '.join(str(refusal.reason).split())}") from None
     except ApiException as error:
         raise ServerError(f"{host} did not {what}: {_words(error)}", error.status or None) from None
     except urllib3.exceptions.HTTPError as error:
@@ -336,6 +349,8 @@ def _words(error: ApiException) -> str:
     advice = ""
     if error.status in (301, 302, 303, 307, 401):
         advice = f" Log in: set {TOKEN_VARIABLE}, or run where KFP's client finds its credentials."
+    elif error.status == 403:
+        advice = " You are known, and lack the right: give --namespace of your own profile, or ask its owner for it."
     return f"{error.status} {error.reason}. {' '.join(words.split())}{advice}".strip()
 
 

@@ -29,7 +29,7 @@ def findings(
 def _kubeflow(host: str | None, namespace: str | None) -> Iterator[Finding]:
     try:
         server = Server(host, namespace)
-    except ServerError as error:
+    except (ServerError, ValueError) as error:
         yield Finding("Kubeflow", "missing", str(error), "give --host, or see that the server runs and knows you")
         return
     users = f"users apart, namespace {server.namespace}" if server.multi_user else "one user"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
 from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config.incluster_config import SERVICE_HOST_ENV_NAME
@@ -66,7 +67,10 @@ def _in_a_pod(context: str | None) -> bool:
 def _explained() -> Iterator[None]:
     try:
         yield
-    except config.ConfigException as error:
+    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        # A damaged kubeconfig is whatever its reader trips over.
+        words = f"{type(error).__name__}: {error}" if isinstance(error, KeyError | AttributeError) else str(error)
         raise ValueError(
-            f"no access to a Kubernetes cluster: {error}; set KUBECONFIG, or run in a pod with a service account"
+            f"no access to a Kubernetes cluster: {' '.join(words.split())}; see that the kubeconfig is whole, set "
+            f"KUBECONFIG to another, or run in a pod with a service account"
         ) from error

@@ -11,6 +11,7 @@ from kfp_server import KfpServer
 from thaw.components.config import RunConfig, load
 from thaw.pipelines.cli import main
 from thaw.pipelines.kubeflow import client, package, replace, schedule, submit
+from thaw.pipelines.kubeflow.address import TOKEN_VARIABLE
 from thaw.pipelines.kubeflow.package import Package
 
 CLUSTER = (
@@ -25,7 +26,7 @@ CLUSTER = (
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(kfp.Client, "_LOCAL_KFP_CONTEXT", str(tmp_path / "home/.config/kfp/context.json"))
-    for name in ("KF_PIPELINES_ENDPOINT", "KF_PIPELINES_UI_ENDPOINT", "KUBECONFIG", client.TOKEN_VARIABLE):
+    for name in ("KF_PIPELINES_ENDPOINT", "KF_PIPELINES_UI_ENDPOINT", "KUBECONFIG", TOKEN_VARIABLE):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -1,6 +1,9 @@
 import copy
 import datetime
+import http.server
 import json
+import ssl
+import subprocess
 import threading
 
 import pytest
@@ -212,6 +215,48 @@ def test_nobody_at_the_address_is_one_line(config_options, gcs_uri, thaw, kfp_se
     assert "refused" in result.output and "Traceback" not in result.output
 
 
+@pytest.fixture(scope="session")
+def tls_host(tmp_path_factory):
+    """An HTTPS address whose certificate nobody vouches for."""
+    folder = tmp_path_factory.mktemp("tls")
+    names = ["-keyout", str(folder / "key"), "-out", str(folder / "certificate"), "-subj", "/CN=localhost"]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names], check=True, capture_output=True
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "certificate", folder / "key")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"https://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_certificate_that_nobody_vouches_for_is_one_line(config_options, gcs_uri, tls_host):
+    options = [*config_options, *DATE, "--root", gcs_uri, "--host", tls_host]
+    result = CliRunner().invoke(main, ["submit", *options])
+    assert result.exit_code == 1, result.output
+    assert result.output.startswith(f"Error: {tls_host} did not say how it is, no answer: ")
+    assert "CERTIFICATE_VERIFY_FAILED" in result.output and len(result.output.splitlines()) == 1
+
+
+def test_no_address_at_all_is_one_line_that_says_where_to_give_it(config_options, gcs_uri):
+    result = CliRunner().invoke(main, ["submit", *config_options, *DATE, "--root", gcs_uri])
+    assert result.exit_code == 1
+    assert result.output == ("Error: no address of Kubeflow Pipelines: give --host URL, or set KF_PIPELINES_ENDPOINT\n")
+
+
+def test_a_password_in_the_address_is_refused_and_not_repeated(config_options, gcs_uri, monkeypatch):
+    command = ["submit", *config_options, *DATE, "--root", gcs_uri]
+    address = "https://ann:hunter2@kubeflow.example"
+    by_option = CliRunner().invoke(main, [*command, "--host", address])
+    monkeypatch.setenv("KF_PIPELINES_ENDPOINT", address)
+    by_variable = CliRunner().invoke(main, command)
+    assert by_option.output.startswith("Error: --host: ") and by_variable.output.startswith("Error: KF_PIPELINES_END")
+    for result in (by_option, by_variable):
+        assert result.exit_code == 1 and "KF_PIPELINES_TOKEN" in result.output and "hunter2" not in result.output
+
+
 @pytest.mark.parametrize("status", [401, 302])
 def test_a_server_that_wants_a_login_is_one_line_that_says_how(submit, kfp_server, status):
     kfp_server.faults.append(Fault("GET", "/healthz", status=status, body="<html>Log in</html>"))
@@ -220,10 +265,19 @@ def test_a_server_that_wants_a_login_is_one_line_that_says_how(submit, kfp_serve
     assert f"{status} " in result.output and "set KF_PIPELINES_TOKEN" in result.output
 
 
-def test_a_token_of_the_environment_goes_along(submit, kfp_server, monkeypatch):
-    monkeypatch.setenv("KF_PIPELINES_TOKEN", "secret")
+@pytest.mark.parametrize("text", ["secret", "secret\n", " secret\r\n"])
+def test_a_token_of_the_environment_goes_along(submit, kfp_server, monkeypatch, text):
+    monkeypatch.setenv("KF_PIPELINES_TOKEN", text)
     assert submit().exit_code == 0
     assert set(kfp_server.tokens) == {"Bearer secret"}
+
+
+@pytest.mark.parametrize("text", ["sec\nret", "sec ret", "sécret"])
+def test_a_token_that_no_header_can_hold_is_refused_and_not_repeated(submit, kfp_server, monkeypatch, text):
+    monkeypatch.setenv("KF_PIPELINES_TOKEN", text)
+    result = submit()
+    assert result.exit_code == 1 and result.output.startswith("Error: KF_PIPELINES_TOKEN: ")
+    assert text not in result.output and kfp_server.requests == []
 
 
 def test_the_token_of_a_pods_volume_goes_along(submit, kfp_server, monkeypatch, tmp_path):
