@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,28 @@ def test_a_damaged_stage_hides_none_before_it(tmp_path: Path) -> None:
     run_uri, done = finished(str(tmp_path))
     Path(done["train-cotrain"].uri, "manifest.json").write_text("{")
     assert Lineage(run_uri).find("train-frozen")[0] == done["train-frozen"]
+
+
+@pytest.mark.parametrize("place", ["root/runs/copy", "second/runs/r"])
+def test_a_copy_of_a_run_is_refused_with_both_folders(tmp_path: Path, place: str) -> None:
+    run_uri, _ = finished(f"{tmp_path}/root")
+    copied = shutil.copytree(run_uri, tmp_path / place)
+    with pytest.raises(RefusedError, match="if the folder is a copy") as caught:
+        Lineage(str(copied))
+    assert f"run r in {copied} was made from {run_uri}/select-window/attempt-1" in str(caught.value)
+
+
+def test_a_copy_of_a_rerun_beside_one_of_its_parent_is_refused(tmp_path: Path) -> None:
+    _, done = finished(f"{tmp_path}/root")
+    again = rerun(f"{tmp_path}/root", {name: done[name] for name in ("select-window", "train-frozen")})
+    shutil.copytree(tmp_path / "root", tmp_path / "second")
+    assert Lineage(again).find("train-frozen")[0] == done["train-frozen"]
+    with pytest.raises(RefusedError, match=r"was made from .*root/runs/r/select-window/attempt-1"):
+        Lineage(f"{tmp_path}/second/runs/again")
+
+
+@pytest.mark.parametrize("name", ["{root}/link/runs/r", "file://{root}/real/runs/r"])
+def test_another_name_of_the_folder_is_no_copy(tmp_path: Path, name: str) -> None:
+    _, done = finished(f"{tmp_path}/real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert Lineage(name.format(root=tmp_path)).find("train-frozen")[0] == done["train-frozen"]
