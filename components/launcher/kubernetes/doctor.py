@@ -13,6 +13,7 @@ from thaw.components.config import RunConfig
 from thaw.components.launcher.kubernetes.access import connect
 from thaw.components.launcher.kubernetes.rbac import Right, rights
 from thaw.components.launcher.pytorchjob import GROUP, PLURAL, VERSION
+from thaw.components.storage.errors import reporting
 from thaw.components.storage.filesystem import is_local
 
 _TIMEOUT_S = (5, 15)
@@ -46,7 +47,7 @@ def check_cluster(
         context: Of the kubeconfig; None: its current one, or in a pod the cluster of that.
         account: Whose rights count, the steps' service account as `namespace:name`; None: those of whoever asks.
     """
-    return [*_cluster(config, context, account), *_store(root)]
+    return [*_cluster(config, context, account), *_store(root), _data(config.data.uri)]
 
 
 def _cluster(config: RunConfig, context: str | None, account: str | None) -> Iterator[Finding]:
@@ -243,6 +244,7 @@ def _store(root: str) -> Iterator[Finding]:
         yield Finding("root", "missing", words, "name a bucket: --root gs://BUCKET/FOLDER")
         return
     try:
+        _check_bucket(root)
         runs = storage.list_dirs(storage.join(root, "runs"))
     except storage.StorageError as error:
         yield Finding("root: list", "missing", str(error), "see that the bucket is there and may be listed from here")
@@ -251,6 +253,35 @@ def _store(root: str) -> Iterator[Finding]:
     yield _readable(root, runs)
     words = "can't be tried without writing: a run's first act is to create its run.json"
     yield Finding("root: write", "unknown", words, "give the steps' and the jobs' account the right to create objects")
+
+
+def _data(uri: str | None) -> Finding:
+    """Whether the log is where the document says; seen from this machine too."""
+    if uri is None:
+        return Finding("data", "unknown", "data.uri is not set: `thaw submit` makes what data.generate names")
+    if is_local(storage.open_filesystem(uri)[0]):
+        return Finding("data", "missing", f"data.uri {uri} is a folder of this machine", "name a bucket by data.uri")
+    fix = "see that data.uri names the folder of the log, and may be listed from here"
+    try:
+        _check_bucket(uri)
+        folders = storage.list_dirs(uri)
+    except storage.StorageError as error:
+        return Finding("data", "missing", str(error), fix)
+    if not folders:
+        return Finding("data", "missing", f"{uri} is not there, or holds no folder", fix)
+    return Finding("data", "ok", f"{uri} holds {', '.join(folders[:4])}{' ...' if len(folders) > 4 else ''}")
+
+
+def _check_bucket(uri: str) -> None:
+    """Pass a URI whose bucket is there: a listing of a folder in it tells an absent bucket from an empty one by no
+    word.
+
+    Raises:
+        StorageError: it is not there, or may not be listed.
+    """
+    with reporting(uri, "list"):
+        filesystem, path = storage.open_filesystem(uri)
+        filesystem.ls(path.partition("/")[0], detail=False)
 
 
 def _readable(root: str, runs: list[str]) -> Finding:

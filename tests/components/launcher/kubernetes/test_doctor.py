@@ -95,6 +95,7 @@ def test_a_cluster_that_has_all_is_found_well_by_looking_alone(server: ClusterSe
     assert {name: finding.state for name, finding in found.items() if finding.state != "ok"} == {
         "root: read": "unknown",
         "root: write": "unknown",
+        "data": "unknown",
     }
     assert found["Kubernetes"].words == f"{server.url}, v1.30.1"
     assert found["training operator"].words == "kubeflow/training-operator: kubeflow/training-operator:v1-855e096"
@@ -180,7 +181,7 @@ def test_of_a_server_that_cannot_be_reached_nothing_more_is_asked(
     document = (tmp_path / "kubeconfig").read_text().replace(server.url, "http://127.0.0.1:9")
     (tmp_path / "kubeconfig").write_text(document)
     found = findings()
-    assert list(found) == ["Kubernetes", "root: list", "root: read", "root: write"]
+    assert list(found) == ["Kubernetes", "root: list", "root: read", "root: write", "data"]
     assert "http://127.0.0.1:9 can't be reached" in found["Kubernetes"].words
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert "no access to a Kubernetes cluster" in findings()["Kubernetes"].words
@@ -200,6 +201,25 @@ def test_the_store_is_listed_and_read_and_never_written(server: ClusterServer, g
     assert found["root: read"].words == f"{gcs_uri}/runs/r1/run.json"
     assert (found["root: write"].state, "without writing" in found["root: write"].words) == ("unknown", True)
     assert storage.list_files(gcs_uri) == before
+
+
+def test_a_bucket_that_is_not_there_is_missing_as_root_and_as_data(server: ClusterServer, gcs_uri: str) -> None:
+    absent = "gs://bucket-that-nobody-made"
+    config = load("small", [f"data.uri={absent}/feed", "data.generate=null", "data.truth_path=null"])
+    found = {finding.name: finding for finding in check_cluster(config, f"{absent}/root")}
+    assert {name: found[name].state for name in ("root: list", "data")} == {"root: list": "missing", "data": "missing"}
+    assert "no such bucket" in found["root: list"].words and absent in found["root: list"].words
+
+
+def test_the_data_are_looked_for_where_the_document_says(server: ClusterServer, gcs_uri: str) -> None:
+    config = load("small", [f"data.uri={gcs_uri}/feed", "data.generate=null", "data.truth_path=null"])
+
+    def data() -> Finding:
+        return check_cluster(config, gcs_uri)[-1]
+
+    assert (data().state, "is not there, or holds no folder" in data().words) == ("missing", True)
+    storage.write_json(f"{gcs_uri}/feed/requests/day/part", {})
+    assert (data().state, data().words) == ("ok", f"{gcs_uri}/feed holds requests")
 
 
 def test_a_folder_of_this_machine_is_no_root_for_a_cluster(server: ClusterServer, tmp_path: Path) -> None:
