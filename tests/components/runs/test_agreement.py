@@ -2,6 +2,7 @@ import pytest
 
 from thaw.components.config import load
 from thaw.components.runs import check_same_config
+from thaw.components.runs.agreement import DECIDES, flat
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,10 @@ def test_a_key_that_the_saved_document_has_not_is_a_difference() -> None:
     del saved["model"]["num_layers"]
     with pytest.raises(ValueError, match=r"model\.num_layers: 'absent' in the checkpoint, 1 in this run"):
         check_same_config(saved, load("small"))
+
+
+def test_every_key_of_recipe_and_backbone_decides_a_stage_and_what_decides_one_is_a_key() -> None:
+    keys = {key for key, _ in flat(load("small").model_dump(mode="json"))}
+    assert all(any(f"{key}.".startswith(f"{name}.") for key in keys) for name in DECIDES)
+    deciding = {key for key in keys if key.startswith(("recipe.", "backbone.")) and ".policies." not in key}
+    assert all(any(f"{key}.".startswith(f"{name}.") for name in DECIDES) for key in deciding)
