@@ -39,7 +39,13 @@ def run(preset, config_path, overrides, date, seed, root, run_id, dry_run, verbo
 @main.command("compile")
 @config_options
 @click.option("--output", default="build/thaw.yaml", show_default=True, type=click.Path(), help="Where to write it.")
-@click.option("--retries", default=3, show_default=True, help="How often Kubeflow tries a failed step again.")
+@click.option(
+    "--retries",
+    default=3,
+    show_default=True,
+    type=click.IntRange(0, 100),
+    help="How often Kubeflow tries a failed step again.",
+)
 @click.option(
     "--kind",
     default="whole",

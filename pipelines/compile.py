@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from kfp.dsl.base_component import BaseComponent
 
 
+SCHEDULED_KINDS = ("scheduled", "scheduled-backbone")
+"""Of pipelines whose date comes from a schedule."""
+
+
 def compile_pipeline(config: RunConfig, path: Path, num_retries: int = 0, kind: str = "whole") -> None:
     """Write a compiled pipeline; what it holds depends on the kind, the policies, the image and the retries alone.
 
@@ -44,8 +48,13 @@ def build_pipeline(config: RunConfig, num_retries: int = 0, kind: str = "whole")
     """
     from thaw.pipelines.training import scheduled_pipeline, stage_pipeline, training_pipeline
 
-    if kind in ("scheduled", "scheduled-backbone"):
+    if kind in SCHEDULED_KINDS:
         return scheduled_pipeline(config, num_retries, kind.removeprefix("scheduled").removeprefix("-") or "whole")
-    if runs.config_stages(config, kind)[0] == "select-window":
+    try:
+        first = runs.config_stages(config, kind)[0]
+    except ValueError as error:
+        is_unknown = ":" not in kind and kind != "backbone"
+        raise ValueError(f"{error}; {' or '.join(SCHEDULED_KINDS)}" if is_unknown else str(error)) from None
+    if first == "select-window":
         return training_pipeline(config, num_retries, kind)
     return stage_pipeline(config, kind, num_retries)

@@ -13,6 +13,8 @@ from thaw.components.select_window.selection import select
 from thaw.components.select_window.window import FILE_NAME
 
 STAGE = "select-window"
+_FIRST_YEAR = 2000
+"""No run was scheduled for an earlier one: a server that does not keep the time gives 1970, or the year 1."""
 
 
 class WindowArtifact(Protocol):
@@ -97,6 +99,8 @@ def run_scheduled(
         WindowError: days or files are not there, or broken.
     """
     instant = parse_instant(scheduled_time)
+    if instant.year < _FIRST_YEAR:
+        raise ValueError(f"scheduled_time: {scheduled_time} is none of a schedule; Kubeflow tells it as of 2.17")
     tick = parse_cron(cron).latest(instant) or instant
     day = scheduled_day(tick, parse_zone(zone), lag_days)
     for parameter, text in (("root", root), ("schedule", schedule), ("kfp_run", kfp_run)):

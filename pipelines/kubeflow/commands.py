@@ -19,6 +19,7 @@ from thaw.pipelines.kubeflow.backfill import backfill as fill
 from thaw.pipelines.kubeflow.backfill import days_between, look
 from thaw.pipelines.kubeflow.client import RecurringRun, Server, as_json
 from thaw.pipelines.kubeflow.cost import cost_lines
+from thaw.pipelines.kubeflow.place import check_over, check_reachable, image_warning
 from thaw.pipelines.kubeflow.replace import first_after, put, remove, utc_now
 from thaw.pipelines.kubeflow.schedule import check_server, digest_of, is_enabled, schedule, start_of, timing_of
 from thaw.pipelines.kubeflow.submit import (
@@ -26,7 +27,6 @@ from thaw.pipelines.kubeflow.submit import (
     Kind,
     Placement,
     Request,
-    check_reachable,
     ended_badly,
     follow,
     request,
@@ -63,11 +63,13 @@ def submit_command(
         raise ValueError("no date: give --date YYYY-MM-DD, or set data.window.date")
     day = parse_date(date, "--date") if date is not None else config.data.window.date
     assert day is not None
+    check_over(day, config, "--date" if date is not None else "data.window.date")
     check_reachable(root, "--root")
     data = config.data.model_copy(update={"uri": data_uri(config, root)})
     placed = config.model_copy(update={"data": data})
     placement = Placement(experiment, service_account, pipeline_root)
     asked = request(placed, root, day, placement, run_id=run_id, num_retries=retries, kind=kind)
+    _warn_of_image(config)
     if dry_run:
         _print_request(asked, retries)
         return
@@ -144,6 +146,7 @@ def schedule_command(
         catch_up=catch_up,
         max_concurrency=max_concurrency,
     )
+    _warn_of_image(config)
     server = Server(host, namespace)
     check_server(server, server_version)
     console().print(windows_table(timing, config, first_after(server, asked, now)))
@@ -202,11 +205,14 @@ def backfill_command(
     name = schedule or config.name
     placement = Placement(experiment, service_account, pipeline_root)
     asked: list[Request] = []
-    for date in days_between(parse_date(first, "--from"), parse_date(last, "--to")):
+    dates = days_between(parse_date(first, "--from"), parse_date(last, "--to"))
+    check_over(dates[-1], config, "--to")
+    for date in dates:
         run_id, package = f"{name}-{date}", asked[0].package if asked else None
         asked.append(
             request(config, root, date, placement, run_id=run_id, num_retries=retries, kind=kind, package=package)
         )
+    _warn_of_image(config)
     server = Server(host, namespace)
     days = look(server, name, asked)
     if dry_run:
@@ -255,7 +261,17 @@ def _someone_is_there() -> bool:
 def _ticks(daily: str | None, expression: str | None) -> Cron:
     if (daily is None) == (expression is None):
         raise ValueError("give --daily HH:MM or --cron 'S M H D M W', one of the two")
-    return daily_cron(daily) if daily is not None else parse_cron(str(expression))
+    if daily is not None:
+        return daily_cron(daily)
+    try:
+        return parse_cron(str(expression))
+    except ValueError as error:
+        raise ValueError(f"--{error}") from None
+
+
+def _warn_of_image(config: RunConfig) -> None:
+    if warning := image_warning(config):
+        print(warning, file=sys.stderr)
 
 
 def _print_request(asked: Request, num_retries: int) -> None:

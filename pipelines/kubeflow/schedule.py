@@ -16,7 +16,8 @@ from thaw.components.select_window.cron import parse_cron
 from thaw.components.select_window.logs import wanted_logs
 from thaw.pipelines.kubeflow.client import RecurringRun, Server, instant
 from thaw.pipelines.kubeflow.package import Package, check_arguments, compiled
-from thaw.pipelines.kubeflow.submit import Kind, Placement, check_place
+from thaw.pipelines.kubeflow.place import check_place, check_retries
+from thaw.pipelines.kubeflow.submit import Kind, Placement
 from thaw.pipelines.kubeflow.windows import Timing, check_timing
 
 NEEDED_VERSION = (2, 17)
@@ -118,9 +119,13 @@ def schedule(
     """
     if not name or len(name) > MAX_NAME_LENGTH:
         raise ValueError(f"schedule {name!r}: a name has 1 to {MAX_NAME_LENGTH} characters")
-    runs.check_run_id(name)
-    root = root.rstrip("/")
+    try:
+        runs.check_run_id(name)
+    except ValueError as error:
+        raise ValueError(str(error).replace("run id", "schedule", 1)) from None
     check_place(config, root, kind)
+    check_retries(num_retries)
+    root = root.rstrip("/")
     check_timing(timing, config, now)
     wanted_logs(config, str(config.data.uri), timing.day(now))
     if not 1 <= max_concurrency <= MAX_CONCURRENCY:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import fsspec
 import kfp_server_api
 
 from thaw.components import runs, storage
@@ -15,6 +14,7 @@ from thaw.components.config import RunConfig, to_parameter
 from thaw.components.select_window.logs import wanted_logs
 from thaw.pipelines.kubeflow.client import Run, Server
 from thaw.pipelines.kubeflow.package import Package, check_arguments, compiled
+from thaw.pipelines.kubeflow.place import check_place, check_placement, check_retries
 
 Kind = Literal["whole", "backbone"]
 ENDED = ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
@@ -22,8 +22,6 @@ ENDED = ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
 MAX_NAME_LENGTH = 120
 SETTLE_S = 2.0
 """After a create, before what others created meanwhile is looked for: Kubeflow tells times of creation in seconds."""
-
-_OF_ONE_MACHINE = ("file", "local", "memory")
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,9 @@ class Placement:
     """Kubernetes service account of the steps. None: the server's own choice."""
     pipeline_root: str | None = None
     """Where Kubeflow keeps its own artifacts. None: as the server has it."""
+
+    def __post_init__(self) -> None:
+        check_placement(self.experiment, self.service_account, self.pipeline_root)
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,9 @@ def request(
         ValueError: the pods can't reach the root or the data, the calendar has no such window, or the pipeline does
             not take these arguments.
     """
-    root = root.rstrip("/")
     check_place(config, root, kind)
+    check_retries(num_retries)
+    root = root.rstrip("/")
     wanted_logs(config, str(config.data.uri), date)
     digest = hashlib.sha256(f"{kind} {to_parameter(config)}".encode()).hexdigest()[:6]
     run_id = run_id or f"{config.name}-{date}-{digest}"
@@ -188,36 +190,6 @@ def follow(
         if run.state in ENDED:
             return run
         pause(poll_s)
-
-
-def check_reachable(uri: str | None, parameter: str) -> None:
-    """Pass a URI that pods of a cluster can reach as well as this machine.
-
-    Raises:
-        ValueError: a path or a scheme of this machine alone, or one that no file system here knows.
-    """
-    if uri is None:
-        raise ValueError(f"{parameter} is not set: name the folder of the data set")
-    scheme, separator, _ = uri.partition("://")
-    if not separator or scheme in _OF_ONE_MACHINE:
-        raise ValueError(
-            f"{parameter}: {uri} is on this machine, where the cluster's pods can't reach it; give a URI, as gs://..."
-        )
-    if scheme not in fsspec.available_protocols():
-        raise ValueError(f"{parameter}: {uri} has a scheme that fsspec does not know; give one as gs:// or s3://")
-
-
-def check_place(config: RunConfig, root: str, kind: str) -> None:
-    """Pass a run of which pods can reach all that it reads and writes.
-
-    Raises:
-        ValueError: the root, the data, or where a backbone is to be published are on this machine.
-    """
-    check_reachable(root, "--root")
-    check_reachable(config.data.uri, "data.uri")
-    publish_uri = config.backbone.publish_prefix_uri
-    if kind == "backbone" and publish_uri is not None:
-        check_reachable(publish_uri, "backbone.publish_prefix_uri")
 
 
 def check_same(run: Run, asked: Request) -> None:

@@ -1,5 +1,7 @@
 """The verbs of `thaw` that talk to Kubeflow. Each imports what it needs when it is called."""
 
+import math
+
 import click
 
 from thaw.pipelines.options import config_options, finish
@@ -14,6 +16,12 @@ def _options(*options):  # type: ignore[no-untyped-def]
     return add
 
 
+def _seconds(context: click.Context, option: click.Parameter, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise click.BadParameter(f"{value} is no pause; give seconds, more than 0", context, option)
+    return value
+
+
 _root = click.option("--root", required=True, metavar="URI", help="Where runs/ lies; a URI that pods reach, as gs://.")
 server_options = _options(
     click.option("--host", metavar="URL", help="Of Kubeflow Pipelines; else as its own client finds it."),
@@ -25,7 +33,9 @@ placement_options = _options(
     click.option("--pipeline-root", metavar="URI", help="Where Kubeflow keeps its own artifacts."),
     click.option("--retries", default=3, show_default=True, help="How often Kubeflow tries a failed step again."),
 )
-poll_option = click.option("--poll-s", default=10.0, show_default=True, help="Seconds between two looks at a run.")
+poll_option = click.option(
+    "--poll-s", default=10.0, show_default=True, callback=_seconds, help="Seconds between two looks at a run."
+)
 _kind = click.option(
     "--kind",
     default="whole",

@@ -1,5 +1,6 @@
 """A server of Kubeflow Pipelines for each test, and a home in which KFP's client finds and leaves nothing."""
 
+import datetime
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from kfp_server import KfpServer
 
 from thaw.components.config import RunConfig, load
 from thaw.pipelines.cli import main
-from thaw.pipelines.kubeflow import client, package, replace, schedule, submit
+from thaw.pipelines.kubeflow import client, package, place, replace, schedule, submit
 from thaw.pipelines.kubeflow.address import TOKEN_VARIABLE
 from thaw.pipelines.kubeflow.package import Package
 
@@ -36,6 +37,12 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "PATIENT_PAUSES_S", (0,) * 5)
     monkeypatch.setattr(submit, "SETTLE_S", 0)
     monkeypatch.setattr(replace, "SETTLE_S", 0)
+
+
+@pytest.fixture(autouse=True)
+def today(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later than every day of a test, whatever the clock says."""
+    monkeypatch.setattr(place, "utc_today", lambda: datetime.date(2030, 1, 1))
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ SPAN = ["--from", "2026-03-06", "--to", "2026-03-09"]
 @pytest.fixture
 def backfill(thaw, config_options, gcs_uri):
     def run(*arguments):
-        options = ["--root", gcs_uri, "--schedule", "daily", "--poll-s", "0"]
+        options = ["--root", gcs_uri, "--schedule", "daily", "--poll-s", "0.001"]
         return thaw("backfill", *config_options, *options, *(arguments or SPAN))
 
     return run
@@ -170,6 +170,8 @@ def test_a_create_whose_answer_was_lost_takes_effect_once(backfill, kfp_server, 
         (["--from", "2026-02-30", "--to", "2026-03-01"], "--from: '2026-02-30'"),
         (["--from", "2026-03-01", "--to", "[[CurrentTime]]"], "--to: '[[CurrentTime]]'"),
         (["--from", "2026-03-02", "--to", "2026-03-01"], "the last day comes before the first"),
+        (["--from", "2029-12-30", "--to", "2030-01-01"], "--to 2030-01-01: D and the days after it are evaluated"),
+        ([*SPAN, "--set", "backbone={fetch: {uri: /b}}"], "backbone.fetch.uri: /b is on this machine"),
         ([*SPAN, "--set", "data.uri=/data"], "data.uri: /data is on this machine"),
         ([*SPAN, "--schedule", "a b"], "run id 'a b-2026-03-06'"),
     ],

@@ -96,7 +96,7 @@ def test_a_create_whose_answer_was_lost_takes_effect_once(schedule, kfp_server, 
         (["--daily", "6am", "--lag-days", "1"], "--daily: '6am'"),
         (
             ["--cron", "0 6 * * *", "--lag-days", "1"],
-            "has 5 fields; Kubeflow's has six, seconds first, as '0 0 6 * * *'",
+            "--cron '0 6 * * *' has 5 fields; Kubeflow's has six, seconds first, as '0 0 6 * * *'",
         ),
         (["--lag-days", "1"], "give --daily HH:MM or --cron"),
         ([*DAILY, "--cron", "0 0 6 * * *"], "one of the two"),
@@ -105,6 +105,8 @@ def test_a_create_whose_answer_was_lost_takes_effect_once(schedule, kfp_server, 
         ([*DAILY, "--zone", "Mars/Olympus"], "--zone: 'Mars/Olympus' is not a time zone"),
         (["--daily", "07:30", "--lag-days", "1", "--zone", "America/Los_Angeles"], "carries the tick over midnight"),
         ([*DAILY, "--max-concurrency", "0"], "--max-concurrency 0: Kubeflow takes 1 to 10"),
+        ([*DAILY, "--retries", "-1"], "--retries -1: give 0 to 100"),
+        ([*DAILY, "--set", "backbone={fetch: {uri: /b}}"], "backbone.fetch.uri: /b is on this machine"),
         ([*DAILY, "--set", "data.uri=/data"], "data.uri: /data is on this machine"),
         ([*DAILY, "--set", "data.uri=null", "--set", "data.generate={kind: demo, size: S}"], "data.uri is not set"),
         ([*DAILY, "--kind", "backbone"], "backbone.publish_prefix_uri is not set"),
@@ -121,7 +123,8 @@ def test_what_cannot_run_is_refused_before_any_request(schedule, kfp_server, gcs
 
 @pytest.mark.parametrize("name", ["a/b", "[[Schedule]]", "", "s" * 101])
 def test_a_name_that_can_begin_no_runs_id_is_refused_before_any_request(schedule, kfp_server, name):
-    assert schedule(*DAILY, name=name).exit_code == 1
+    result = schedule(*DAILY, name=name)
+    assert result.exit_code == 1 and "schedule '" in result.output
     assert kfp_server.requests == []
 
 

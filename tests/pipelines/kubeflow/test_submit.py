@@ -306,14 +306,31 @@ def test_a_server_of_many_users_is_asked_in_the_users_namespace(submit, kfp_serv
     ("arguments", "words"),
     [
         (["--date", "[[ScheduledTime.2006-01-02]]"], "--date: '[[ScheduledTime.2006-01-02]]' is not a date"),
-        (["--date", "2026-02-30"], "--date: '2026-02-30'"),
+        (["--date", "2026-02-30"], "--date: '2026-02-30' is no day of the calendar; give YYYY-MM-DD"),
         (["--set", "data.window.num_days=1000000"], "data.window.num_days: 1000000 days"),
         (["--set", "training.nope=1"], "training.nope: no such key"),
         (["--root", "/tmp/here"], "--root: /tmp/here is on this machine"),
         (["--root", "file:///tmp/here"], "is on this machine"),
         (["--root", "memory://x"], "is on this machine"),
         (["--root", "gss://bucket"], "--root: gss://bucket has a scheme"),
+        (["--root", "gs://"], "--root: gs:// names no bucket"),
+        (["--root", "gs:///x"], "names no bucket"),
+        (["--root", "gs://b/../x"], "--root: 'gs://b/../x' has a '..'"),
+        (["--root", "gs://b/x?y=1#z"], "has a '..', '?', '#' or line break"),
+        (["--root", "gs://b/x\n/y"], "has a '..', '?', '#' or line break"),
         (["--set", "data.uri=/data/feed"], "data.uri: /data/feed is on this machine"),
+        (["--set", "backbone={fetch: {uri: /tmp/b}}"], "backbone.fetch.uri: /tmp/b is on this machine"),
+        (["--set", "backbone={fetch: {prefix_uri: /tmp/b}}"], "backbone.fetch.prefix_uri: /tmp/b is on this machine"),
+        (["--retries", "-1"], "--retries -1: give 0 to 100"),
+        (["--retries", "101"], "--retries 101: give 0 to 100"),
+        (["--experiment", ""], "--experiment '': "),
+        (["--experiment", "e" * 129], "a name has 1 to 128 characters"),
+        (["--service-account", "A b"], "--service-account 'A b': "),
+        (["--service-account", ""], "--service-account '': "),
+        (["--pipeline-root", "nope"], "--pipeline-root: nope is on this machine"),
+        (["--pipeline-root", "gs://"], "--pipeline-root: gs:// names no bucket"),
+        (["--date", "2030-01-01"], "--date 2030-01-01: D and the days after it are evaluated"),
+        (["--date", "2030-01-01"], "the last D whose days are is 2029-12-31"),
         (["--run-id", "a/b"], "run id 'a/b'"),
         (["--run-id", "r" * 200], "200 characters, at most 120"),
     ],
@@ -321,9 +338,40 @@ def test_a_server_of_many_users_is_asked_in_the_users_namespace(submit, kfp_serv
 def test_what_cannot_run_is_refused_before_any_request(submit, kfp_server, gcs_uri, arguments, words):
     result = submit(*arguments)
     assert result.exit_code == 1
-    assert words in result.output and "YYYY-MM-DD" in result.output if "--date" in arguments else words in result.output
+    assert words in result.output
     assert kfp_server.requests == []
     assert storage.list_dirs(gcs_uri) == []
+
+
+def test_a_password_in_the_root_is_refused_and_not_repeated(submit, kfp_server):
+    result = submit(root="http://ann:hunter2@127.0.0.1:1/x")
+    assert result.exit_code == 1 and "--root: a password in a URI" in result.output
+    assert "hunter2" not in result.output and kfp_server.requests == []
+
+
+@pytest.mark.parametrize("pause", ["0", "-1", "nan", "inf"])
+def test_a_pause_that_is_none_is_refused_before_any_request(submit, kfp_server, pause):
+    result = submit("--wait", "--poll-s", pause)
+    assert result.exit_code != 0 and "--poll-s" in result.output and kfp_server.requests == []
+
+
+def test_the_last_day_that_is_over_can_be_run(submit, kfp_server):
+    assert submit("--date", "2029-12-31").exit_code == 0
+    assert submit("--pipeline-root", "minio://mlpipeline/v2").exit_code == 0
+
+
+@pytest.mark.parametrize(("image", "words"), [("thaw:latest", "is the default of cluster.image"), ("t:1", "is a tag")])
+def test_an_image_that_can_change_is_warned_of_beside_the_output(submit, kfp_server, image, words):
+    result = submit("--set", f"cluster.image={image}")
+    assert result.exit_code == 0
+    assert f"warning: image {image} {words}" in result.stderr and "digest" in result.stderr
+    assert "warning" not in result.stdout and "warning" not in submit().stderr
+
+
+def test_a_right_that_is_lacking_is_one_line_that_says_how(submit, kfp_server):
+    kfp_server.faults.append(Fault("GET", "/runs", status=403, body='{"message": "RBAC: access denied"}'))
+    result = submit()
+    assert result.exit_code == 1 and "RBAC: access denied" in result.output and "--namespace" in result.output
 
 
 def test_data_that_the_document_has_generated_are_made_where_the_pods_find_them(thaw, kfp_server, gcs_uri):
@@ -354,7 +402,7 @@ def test_a_dry_run_counts_the_gpu_hours_of_all_tries(thaw, gcs_uri):
 
 def test_a_followed_run_that_succeeds_ends_with_status_0_and_shows_each_state_once(submit, kfp_server):
     kfp_server.on_get_run = ends("PENDING", "RUNNING", "RUNNING", "SUCCEEDED")
-    result = submit("--wait", "--poll-s", "0")
+    result = submit("--wait", "--poll-s", "0.001")
     assert result.exit_code == 0, result.output
     assert [line for line in result.output.splitlines() if line.startswith("run: ")] == [
         "run: PENDING",
@@ -366,7 +414,7 @@ def test_a_followed_run_that_succeeds_ends_with_status_0_and_shows_each_state_on
 @pytest.mark.parametrize("state", ["FAILED", "CANCELED", "SKIPPED"])
 def test_a_followed_run_that_ends_otherwise_ends_with_status_1_and_says_what_to_do(submit, kfp_server, state):
     kfp_server.on_get_run = ends("RUNNING", state)
-    result = submit("--wait", "--poll-s", "0", "--run-id", "r1")
+    result = submit("--wait", "--poll-s", "0.001", "--run-id", "r1")
     assert result.exit_code == 1
     assert f"run r1 ended as {state}" in result.output and "thaw why r1" in result.output
 
@@ -384,14 +432,14 @@ def test_the_states_of_the_tasks_are_shown_as_they_change(submit, kfp_server):
         run["state"] = "SUCCEEDED" if len(done) == 2 else "RUNNING"
 
     kfp_server.on_get_run = state
-    lines = submit("--wait", "--poll-s", "0").output.splitlines()[3:]
+    lines = submit("--wait", "--poll-s", "0.001").output.splitlines()[3:]
     assert lines == ["stage-0: SUCCEEDED", "run: RUNNING", "stage-1: SUCCEEDED", "run: SUCCEEDED"]
 
 
 def test_an_outage_while_a_run_is_followed_is_ridden_out(submit, kfp_server):
     kfp_server.on_get_run = ends("RUNNING", "SUCCEEDED")
     kfp_server.faults.append(Fault("GET", "/runs/.+", status=None, times=4))
-    assert submit("--wait", "--poll-s", "0").exit_code == 0
+    assert submit("--wait", "--poll-s", "0.001").exit_code == 0
 
 
 def test_an_interrupt_ends_the_following_and_not_the_run(submit, kfp_server, monkeypatch):
@@ -407,5 +455,5 @@ def test_an_interrupt_ends_the_following_and_not_the_run(submit, kfp_server, mon
 def test_waiting_for_a_run_that_is_there_follows_it(submit, kfp_server):
     assert submit().exit_code == 0
     kfp_server.on_get_run = ends("FAILED")
-    assert submit("--wait", "--poll-s", "0").exit_code == 1
+    assert submit("--wait", "--poll-s", "0.001").exit_code == 1
     assert len(kfp_server.runs) == 1
