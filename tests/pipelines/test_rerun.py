@@ -261,3 +261,14 @@ def test_a_configuration_that_does_not_fit_what_is_there_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         plan_rerun(str(root), "r", stage, overrides=(override,))
+
+
+def test_a_backbone_is_published_again_and_not_made_again(root: Path) -> None:
+    elsewhere = root / "elsewhere"
+    with untouched(root / "runs/b"):
+        command = ("rerun", "--run", "b", "--stage", "publish-backbone", "--run-id", "p", "--root", str(root))
+        done = thaw(*command, overrides=(f"backbone.publish_prefix_uri='{elsewhere}'",))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert stages(root, "p") == {"publish-backbone"}
+    assert manifest(root, "p", "publish-backbone").outputs == {"model": f"{elsewhere}/p"}
+    assert runs.run_status(f"{root}/runs/p").state == "committed"
