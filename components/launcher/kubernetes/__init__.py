@@ -1,6 +1,7 @@
 """The backend `kubernetes` of the launcher: a PyTorchJob on a cluster, through the official client.
 
 run.py       create the job or take it up, look at it again and again, decide
+adoption.py  whether a job is the attempt's own, and which pod's
 watchdog.py  the limits: queued, starting, started again and again, too long
 pods.py      what pods say of themselves
 report.py    why a job failed, with the ends of its replicas' logs

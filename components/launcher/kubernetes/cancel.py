@@ -53,9 +53,12 @@ class Canceller:
         }
         return self
 
-    def watch(self, uid: str) -> None:
-        """Say which job it is. Before that none is deleted, as another's may have its name."""
-        self._say(uid.encode())
+    def watch(self, uid: str, owner: str | None) -> None:
+        """Say which job it is, and the uid of its owner. It is deleted only as long as it belongs to that one.
+
+        Before that none is deleted, as another's may have its name.
+        """
+        self._say(f"{uid} {owner or ''}".encode())
 
     def done(self) -> None:
         """Say that the job is deleted."""
@@ -103,9 +106,10 @@ def _stand_by(namespace: str, job: str) -> None:
         told += data
         if any(number in data for number in _SIGNALS):
             waits_s = _WAIT_S
-    if uid := bytes(byte for byte in told if byte >= ord(" ")).decode():
+    uid, _, owner = bytes(byte for byte in told if byte >= ord(" ")).decode().partition(" ")
+    if uid:
         try:
-            api.delete_job(job, uid, _DELETE_S)
+            api.delete_job(job, uid, _DELETE_S, owner or None)
         except ApiError as error:
             sys.exit(str(error))
 

@@ -107,7 +107,7 @@ class Api:
 
         def patch() -> Object | None:
             try:
-                return self._document("PATCH", self._path(_JOBS, name), body=change)
+                return _job(self._document("PATCH", self._path(_JOBS, name), body=change))
             except Fault as fault:
                 if fault.says_gone(name):
                     return None

@@ -51,7 +51,8 @@ class Roll:
 
     def call(self, replicas: Sequence[Replica]) -> None:
         """Take in what pods there are; to be called at each look."""
-        self._uids |= {each.name: each.uid for each in replicas if each.started and each.name not in self._uids}
+        new = [each for each in replicas if each.started and not each.deleted and each.name not in self._uids]
+        self._uids |= {each.name: each.uid for each in new}
         self._replaced |= {each.name for each in replicas if self._uids.get(each.name, each.uid) != each.uid}
 
     def deleted(self, replicas: Sequence[Replica], failed_kinds: Collection[str]) -> list[str]:
@@ -74,7 +75,7 @@ def replicas(job: str, pods: Sequence[Mapping[str, Any]]) -> list[Replica]:
 
 def _replica(job: str, pod: Mapping[str, Any]) -> Replica:
     status = pod.get("status") or {}
-    containers = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     own: dict[str, Any] = next((each for each in containers if each["name"] == CONTAINER), {})
     # A container that is started again shows its last end apart from its state.
     ended = own.get("state", {}).get("terminated") or own.get("lastState", {}).get("terminated") or {}
@@ -101,7 +102,7 @@ def _replica(job: str, pod: Mapping[str, Any]) -> Replica:
 
 
 def _waits_for(status: Mapping[str, Any], waiting: Sequence[Mapping[str, Any]]) -> str | None:
-    for condition in status.get("conditions", []):
+    for condition in status.get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return _words(condition)
     telling = [each for each in waiting if each.get("reason") not in _SAYS_NOTHING]

@@ -1,5 +1,6 @@
 """What a job that failed leaves behind: the ends of its replicas' logs, saved and shown, and why, in few lines."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,13 +22,32 @@ from thaw.components.launcher.pytorchjob import CONTAINER, JobState
 _NUM_EVENTS = 3
 _PATIENCE_S = 20.0
 """For each of these questions. The failure is told, whether they are answered or not."""
+_ALL_S = 60.0
+"""For all of them."""
+
+
+def save_log(log_uri: str, name: str, lines: Sequence[str]) -> str | None:
+    """Write a replica's log into the folder; its URI, or None where the store refuses it."""
+    uri = storage.join(log_uri, f"{name}.log")
+    try:
+        storage.write_bytes(uri, "".join(f"{line}\n" for line in lines).encode())
+    except storage.StorageError as error:
+        events.emit("warning", message=f"the log of {name} is not saved: {error}")
+        return None
+    return uri
 
 
 class Remains:
     """The replicas of a job that has ended, or is about to be."""
 
     def __init__(
-        self, api: Api, job: str, replicas: Sequence[Replica], log_uri: str, streamed: Mapping[str, list[str]]
+        self,
+        api: Api,
+        job: str,
+        replicas: Sequence[Replica],
+        log_uri: str,
+        streamed: Mapping[str, list[str]],
+        clock: Callable[[], float] = time.monotonic,
     ):
         """Save the ends of the logs of all replicas that failed, or where none did, of all that ran.
 
@@ -37,7 +57,10 @@ class Remains:
             replicas: Those that have a pod.
             log_uri: Folder for the logs, `<replica>.log` each.
             streamed: What was seen of the logs while the job ran, by replica.
+            clock: Seconds that only grow.
         """
+        self._clock = clock
+        self._until = clock() + _ALL_S
         self._api = api
         self._job = job
         self._replicas = replicas
@@ -99,22 +122,28 @@ class Remains:
             leaves_open=leaves_open,
         )
 
+    def _patience_s(self) -> float:
+        """For the next question.
+
+        Raises:
+            ApiError: the time for all of them is over.
+        """
+        left_s = self._until - self._clock()
+        if left_s <= 0:
+            raise ApiError(f"what job {self._job} left behind", None, f"not asked for any more after {_ALL_S:g} s")
+        return min(left_s, _PATIENCE_S)
+
     def _tail(self, replica: Replica) -> list[str]:
         try:
-            return self._api.log_tail(replica.pod, CONTAINER, NUM_KEPT_LINES, _PATIENCE_S)
+            return self._api.log_tail(replica.pod, CONTAINER, NUM_KEPT_LINES, self._patience_s())
         except ApiError as error:
             events.emit("warning", message=f"the log of {replica.name} can't be had: {error}")
             return self._streamed.get(replica.name, [])
 
     def _save(self, name: str, lines: list[str]) -> None:
         self._lines[name] = lines
-        uri = storage.join(self._log_uri, f"{name}.log")
-        try:
-            storage.write_bytes(uri, "".join(f"{line}\n" for line in lines).encode())
-        except storage.StorageError as error:
-            events.emit("warning", message=f"the log of {name} is not saved: {error}")
-            return
-        self._log_uris[name] = uri
+        if uri := save_log(self._log_uri, name, lines):
+            self._log_uris[name] = uri
 
     def _add_silent_failures(self) -> None:
         """Of replicas that were deleted as the others failed: those whose logs tell a failure of their own."""
@@ -129,7 +158,7 @@ class Remains:
         said: dict[str, str] = {}
         try:
             for name in [self._job, *waiting[:_NUM_EVENTS]]:
-                told = self._api.list_events(name, _PATIENCE_S)
+                told = self._api.list_events(name, self._patience_s())
                 said |= {_words(event): name for event in told if event.get("type") == "Warning"}
         except ApiError as error:
             events.emit("warning", message=f"Kubernetes' events are not known: {error}")

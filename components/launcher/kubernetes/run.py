@@ -1,7 +1,6 @@
 """The backend `kubernetes`: has a PyTorchJob run on a cluster, watches it to its end, and says how that was."""
 
 import datetime
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,24 +10,24 @@ from thaw.components import events, storage
 from thaw.components.launcher import processes, pytorchjob
 from thaw.components.launcher.failure import JobFailed
 from thaw.components.launcher.job import TrainingJob, document_digest
-from thaw.components.launcher.kubernetes import access
+from thaw.components.launcher.kubernetes.adoption import check_same_job, owner_references, take_over
 from thaw.components.launcher.kubernetes.cancel import Canceller
 from thaw.components.launcher.kubernetes.client import Api, ApiError
 from thaw.components.launcher.kubernetes.logs import Streams
 from thaw.components.launcher.kubernetes.pods import Replica, Roll, replicas
-from thaw.components.launcher.kubernetes.report import Remains
+from thaw.components.launcher.kubernetes.report import Remains, save_log
 from thaw.components.launcher.kubernetes.watchdog import Watchdog
-from thaw.components.launcher.pytorchjob import RUN_ID, SPEC_DIGEST, JobState
+from thaw.components.launcher.pytorchjob import JobState
 
 LAUNCHED = "launched.json"
 """In the attempt's folder, once its job has been created."""
 
-_POD_VARIABLES = (("KFP_POD_NAME", "KFP_POD_UID"), ("POD_NAME", "POD_UID"))
 _DELETE_PATIENCE_S = 60.0
 _LATE_PATIENCE_S = 3.0
 """The same once this process is told to end."""
 _NUM_TOLD = 3
 _LIVES_ON = "lives on until its lease runs out (cluster.lease_timeout_s), or the step is started again"
+_ANOTHERS = "is left to another start of the step, which has taken it up"
 
 
 class OtherWorkError(ValueError):
@@ -68,18 +67,24 @@ def run(
     launcher = _Launcher(job, manifest, on_line, api, clock, pause)
     with Canceller(api.namespace, job.name) as canceller:
         try:
-            found = launcher.take_up_or_create()
-            canceller.watch(found["metadata"]["uid"])
-            launcher.follow(found)
+            _run(launcher, canceller)
         except processes.Interrupted as signal:
             raise launcher.cancelled(signal, canceller) from None
-        except JobFailed:
+
+
+def _run(launcher: "_Launcher", canceller: Canceller) -> None:
+    try:
+        found = launcher.take_up_or_create()
+        if found is not None:
+            canceller.watch(found["metadata"]["uid"], launcher.owner)
+            launcher.follow(found)
+    except JobFailed:
+        raise
+    except Exception as error:
+        if launcher.uid is None:
             raise
-        except Exception as error:
-            if launcher.uid is None:
-                raise
-            # Nobody is left to look at the job.
-            raise launcher.ended(str(error) or type(error).__name__, hint=getattr(error, "hint", None)) from error
+        # Nobody is left to look at the job.
+        raise launcher.ended(error) from error
 
 
 class _Launcher:
@@ -87,6 +92,7 @@ class _Launcher:
 
     Attributes:
         uid: Of the job, once it is known and known to be ours.
+        owner: The uid of the job's owner; as long as it has that one, this launcher may delete it. None: it has none.
     """
 
     def __init__(
@@ -108,33 +114,49 @@ class _Launcher:
         self._api = api
         self._clock = clock
         self._pause = pause
+        self._owners = owner_references(api.namespace)
+        self.owner: str | None = self._owners[0]["uid"] if self._owners else None
+        self._asked = False
+        """Whether a create was sent and not answered."""
+        self._taken_up = False
         self._had_ended = False
+        self._cause: str | None = None
+        """What ends the job, once it is known."""
         self._told: dict[str, Any] = {}
 
-    def take_up_or_create(self) -> dict[str, Any]:
-        """The attempt's one job, ours, with this pod as its owner."""
+    def take_up_or_create(self) -> dict[str, Any] | None:
+        """The attempt's one job, ours, with this pod as its owner; None where it has done its work and is gone."""
         patience_s = self._cluster.start_timeout_s
         self._check_attempt(patience_s)
         launched_uri = storage.join(self._job.spec.output_uri, LAUNCHED)
+        launched: dict[str, Any] | None = None
+        with suppress(FileNotFoundError):
+            launched = storage.read_json(launched_uri)
         found = self._api.get_job(self._name, patience_s)
-        taken_up = found is not None
-        owners = _owner_references(self._api.namespace)
+        self._taken_up = found is not None
         if found is None:
-            if storage.exists(launched_uri):
-                raise JobFailed(self._name, f"PyTorchJob {self._name} no longer exists", had_ended=True)
-            metadata = self._manifest["metadata"] | ({"ownerReferences": owners} if owners else {})
+            if launched:
+                self._gone(launched["uid"], "", had_ended=True)
+                return None
+            metadata = self._manifest["metadata"] | ({"ownerReferences": self._owners} if self._owners else {})
+            self._asked = True
             found = self._api.create_job(self._manifest | {"metadata": metadata}, patience_s)
-        self._check_same_work(found)
-        self.uid = found["metadata"]["uid"]
-        self._had_ended = taken_up and pytorchjob.state(found).failed
+            self._asked = False
+        check_same_job(self._manifest, found, launched)
+        uid = self.uid = found["metadata"]["uid"]
         with suppress(FileExistsError):
-            storage.create_json(launched_uri, {"job": self._name, "uid": self.uid})
-        if found["metadata"].get("ownerReferences", []) != owners:
-            # The owner that it was created with is another try of the step; the job would go with that pod.
-            self._api.patch_job(self._name, {"metadata": {"ownerReferences": owners}}, patience_s)
-        doing = "taken up" if taken_up else "created"
+            storage.create_json(launched_uri, {"job": self._name, "uid": uid})
+        if "deletionTimestamp" in found["metadata"]:
+            self._await_deletion(had_ended=True)
+            return None
+        self._had_ended = self._taken_up and pytorchjob.state(found).failed
+        owned, self.owner = take_over(self._api, found, self._owners, patience_s)
+        if owned is None:
+            self._gone(uid, "", had_ended=True)
+            return None
+        doing = "taken up" if self._taken_up else "created"
         events.emit("job", job=self._name, namespace=self._api.namespace, status=doing)
-        return found
+        return owned
 
     def follow(self, found: dict[str, Any]) -> None:
         """Look at the job again and again; return when it has succeeded."""
@@ -148,7 +170,11 @@ class _Launcher:
             pods = replicas(self._name, self._api.list_pods(self._name, watchdog.left_s))
             self._tell(state, pods)
             logs.follow(pods)
-            roll.call(pods)
+            if state.suspended:
+                # Whoever suspends a job deletes its pods; it gets others.
+                roll = Roll()
+            else:
+                roll.call(pods)
             now_s = self._clock()
             verdict = None if state.failed else watchdog.judge(now_s - looked_s, state, pods)
             doubted = not doubted and now_s - began_s > self._cluster.poll_s
@@ -156,7 +182,8 @@ class _Launcher:
                 # An outage may lie between job and pods, and much have happened in it. The next look decides.
                 verdict = None
             if state.failed or verdict:
-                remains = Remains(self._api, self._name, pods, self._log_uri, logs.finish())
+                self._cause = verdict.cause if verdict else state.last_condition
+                remains = Remains(self._api, self._name, pods, self._log_uri, logs.finish(), self._clock)
                 remains.show(self._on_line)
                 if verdict:
                     raise remains.ended(verdict, self._deleted)
@@ -168,8 +195,14 @@ class _Launcher:
             began_s = self._clock()
             again = self._api.get_job(self._name, watchdog.left_s)
             if again is None or again["metadata"]["uid"] != self.uid:
-                raise JobFailed(self._name, f"PyTorchJob {self._name} no longer exists: somebody else deleted it")
+                self._save(logs)
+                self._gone(None if again else self.uid, ": somebody else deleted it")
+                return
             state = pytorchjob.state(again)
+            if "deletionTimestamp" in again["metadata"] and not (state.succeeded or state.failed):
+                self._save(logs)
+                self._await_deletion()
+                return
         with suppress(ApiError):
             # A short job may have run between two looks.
             logs.follow(replicas(self._name, self._api.list_pods(self._name)))
@@ -180,35 +213,84 @@ class _Launcher:
         fate, leaves_open = self._deleted(_LATE_PATIENCE_S) if self.uid else self._undone()
         if not leaves_open:
             canceller.done()
-        return self._failed(f"its launcher was told to end by {signal}", fate, leaves_open=leaves_open)
+        told = f"its launcher was told to end by {signal}"
+        return self._failed(f"{self._cause}; then {told}" if self._cause else told, fate, leaves_open=leaves_open)
 
-    def ended(self, cause: str, hint: str | None) -> JobFailed:
-        """The error of a job that can't be looked at any more; it is deleted, if that can be done."""
-        fate, leaves_open = self._deleted()
-        return self._failed(cause, fate, leaves_open=leaves_open, hint=hint)
+    def ended(self, error: Exception) -> JobFailed:
+        """The error of a job that can't be looked at any more; it is deleted, if that can be done and it is our own."""
+        expected = isinstance(error, (ApiError, storage.StorageError))
+        self._cause = str(error) if expected else f"{type(error).__name__}: {error}"
+        # A job that was taken up may be hours old, and be well.
+        fate, leaves_open = (_LIVES_ON, True) if self._taken_up else self._deleted()
+        return self._failed(self._cause, fate, leaves_open=leaves_open, hint=getattr(error, "hint", None))
+
+    def _gone(self, uid: str | None, why: str, *, had_ended: bool = False) -> None:
+        """Returns where a job that is gone had done its work.
+
+        Args:
+            uid: Of the job, to be deleted if it is there after all; None where another has its name.
+            why: What is known.
+            had_ended: As of JobFailed.
+        """
+        self._cause = f"PyTorchJob {self._name} no longer exists{why}"
+        try:
+            if storage.exists(storage.join(self._job.spec.output_uri, "result.json")):
+                return
+        except storage.StorageError as error:
+            cause = f"{self._cause}, and whether it had done its work is not known: {error}"
+            raise self._failed(cause, "", leaves_open=True) from error
+        fate, leaves_open = self._deleted(uid=uid) if uid else ("", False)
+        raise JobFailed(
+            self._name,
+            self._cause,
+            fate=fate if leaves_open else "",
+            had_ended=had_ended and not leaves_open,
+            leaves_open=leaves_open,
+        )
+
+    def _await_deletion(self, *, had_ended: bool = False) -> None:
+        """As `_gone`, of a job that somebody has deleted and that is not gone yet."""
+        limit_s = self._cluster.start_timeout_s
+        until = self._clock() + limit_s
+        self._cause = f"PyTorchJob {self._name} is being deleted by somebody else"
+        while (found := self._api.get_job(self._name, limit_s)) and found["metadata"]["uid"] == self.uid:
+            if self._clock() >= until:
+                raise self._failed(
+                    f"{self._cause}, and is not gone after {limit_s:g} s (cluster.start_timeout_s)",
+                    "is not gone",
+                    leaves_open=True,
+                    hint="see which of its metadata.finalizers holds it, and start the step again",
+                )
+            self._pause(self._cluster.poll_s)
+        self._gone(None if found else self.uid, ": somebody else deleted it", had_ended=had_ended)
+
+    def _save(self, logs: Streams) -> None:
+        for name, lines in logs.finish().items():
+            save_log(self._log_uri, name, lines)
 
     def _failed(self, cause: str, fate: str, *, leaves_open: bool = False, hint: str | None = None) -> JobFailed:
         return JobFailed(
             self._name, cause, fate=fate, leaves_open=leaves_open, hint=hint or "start the step again, or a new run"
         )
 
-    def _deleted(self, patience_s: float = _DELETE_PATIENCE_S) -> tuple[str, bool]:
+    def _deleted(self, patience_s: float = _DELETE_PATIENCE_S, uid: str | None = None) -> tuple[str, bool]:
         """Delete the job. What became of it, and whether it may live on."""
-        assert self.uid is not None
+        uid = uid or self.uid
+        assert uid is not None
         try:
-            self._api.delete_job(self._name, self.uid, patience_s)
+            deleted = self._api.delete_job(self._name, uid, patience_s, self.owner)
         except ApiError as error:
             events.emit("warning", message=str(error))
             return _LIVES_ON, True
-        return "was deleted", False
+        return ("was deleted", False) if deleted else (_ANOTHERS, True)
 
     def _undone(self) -> tuple[str, bool]:
         """As `_deleted`, where the create may have been under way."""
         try:
             found = self._api.get_job(self._name, _LATE_PATIENCE_S)
             if found is None:
-                return "was not created", False
-            self._check_same_work(found)
+                return ("may yet be created", True) if self._asked else ("was not created", False)
+            check_same_job(self._manifest, found, None)
         except ApiError:
             return _LIVES_ON, True
         except ValueError:
@@ -228,17 +310,6 @@ class _Launcher:
             raise JobFailed(written["job"], what, had_ended=True)
         raise OtherWorkError(f"{what}; its PyTorchJob {written['job']} goes on: delete it, or start a new run")
 
-    def _check_same_work(self, found: dict[str, Any]) -> None:
-        """Refuses a job that only has the name."""
-        annotations = found["metadata"].get("annotations") or {}
-        ours = self._manifest["metadata"]["annotations"]
-        if any(annotations.get(key) != ours[key] for key in (RUN_ID, SPEC_DIGEST)):
-            raise ValueError(
-                f"PyTorchJob {self._name} in namespace {self._api.namespace} is there already and of run "
-                f"{annotations.get(RUN_ID)!r}, work {annotations.get(SPEC_DIGEST)}; this is run {ours[RUN_ID]!r}, work "
-                f"{ours[SPEC_DIGEST]}. It is left alone; start the step again, which takes another name"
-            )
-
     def _tell(self, state: JobState, pods: Sequence[Replica]) -> None:
         """Puts into the step's log what has changed."""
         waiting = {pod.name: pod.waits_for for pod in pods if not pod.started and pod.waits_for}
@@ -250,20 +321,6 @@ class _Launcher:
         if told != self._told:
             self._told = told
             events.emit("job", job=self._name, **told)
-
-
-def _owner_references(namespace: str) -> list[dict[str, str]]:
-    """This step's pod, so that the job goes when the pod is removed; none outside of a pod.
-
-    An owner in another namespace does not count: the garbage collector would take it for gone, and the job with it.
-    """
-    with suppress(FileNotFoundError):
-        if access.POD_NAMESPACE_PATH.read_text().strip() != namespace:
-            return []
-    for name, uid in _POD_VARIABLES:
-        if name in os.environ and uid in os.environ:
-            return [{"apiVersion": "v1", "kind": "Pod", "name": os.environ[name], "uid": os.environ[uid]}]
-    return []
 
 
 def _age_s(state: JobState) -> float:

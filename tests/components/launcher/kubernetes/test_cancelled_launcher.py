@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from launching_step import LaunchingStep, ready_run
-from scripted_api import BOTH_RUN, Fault, JobState, ScriptedApi, condition
+from scripted_api import BOTH_RUN, Fault, JobState, PodState, ScriptedApi, condition
 
 RUNNING = JobState(condition("Created", "Running"), BOTH_RUN)
 
@@ -115,3 +115,55 @@ def test_before_its_job_is_known_a_launcher_ends_without_deleting(api: ScriptedA
     output, _ = process.communicate(timeout=100)
     assert process.returncode == 1, output
     assert not api.made("DELETE")
+
+
+def test_a_create_that_is_not_answered_and_may_yet_be_done_leaves_the_attempt_open(
+    api: ScriptedApi, step: LaunchingStep
+) -> None:
+    api.faults = [Fault("POST", "", "hang")]
+    process = step.start()
+    api.until(lambda: api.made("POST"))
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 1 and "may yet be created" in output
+    assert not (step.attempt(1) / "failure.json").exists()
+
+
+def test_a_failure_that_was_being_told_is_told_with_the_signal(api: ScriptedApi, step: LaunchingStep) -> None:
+    failed = JobState(condition("Created", "Running", "Failed"), (PodState("master-0", "Failed", 7),))
+    api.script = [RUNNING] * 3 + [failed]
+    api.faults = [Fault("GET", "/log$", "hang", times=100)]
+    process = step.start()
+    api.until(lambda: any("tailLines" in each.query for each in api.requests))
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 1, output
+    failure = json.loads((step.attempt(1) / "failure.json").read_text())
+    assert "Failed as scripted; then its launcher was told to end by SIGTERM" in failure["message"]
+    assert not api.jobs
+
+
+def test_a_signal_beside_the_deletion_hides_not_the_cause(api: ScriptedApi, step: LaunchingStep) -> None:
+    api.faults = [Fault("GET", "/pods$", status=403, message="cannot list"), Fault("DELETE", "", "hang")]
+    process = step.start()
+    api.until(lambda: api.made("DELETE"))
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 1, output
+    failure = json.loads((step.attempt(1) / "failure.json").read_text())
+    assert "cannot list; then its launcher was told to end by SIGTERM" in failure["message"]
+    assert not api.jobs
+
+
+def test_the_job_stays_with_the_start_that_has_taken_it_up(api: ScriptedApi, step: LaunchingStep) -> None:
+    first = step.start(KFP_POD_NAME="first", KFP_POD_UID="uid-1")
+    running(api)
+    second = step.start(KFP_POD_NAME="second", KFP_POD_UID="uid-2")
+    api.until(lambda: api.made("PATCH"))
+    first.send_signal(signal.SIGTERM)
+    output, _ = first.communicate(timeout=100)
+    second.kill()
+    second.communicate()
+    assert first.returncode == 1 and "is left to another start of the step" in output
+    assert api.jobs and not api.made("DELETE")
+    assert not (step.attempt(1) / "failure.json").exists()

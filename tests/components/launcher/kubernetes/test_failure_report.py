@@ -6,6 +6,7 @@ import pytest
 from scripted_api import BOTH_RUN, Fault, JobState, PodState, ScriptedApi, condition
 
 from thaw.components.launcher.failure import JobFailed
+from thaw.components.launcher.kubernetes.pods import replicas
 
 LOST = "torch.distributed.DistNetworkError: Connection closed by peer"
 REPORT = """\
@@ -149,3 +150,32 @@ def test_the_masters_log_is_refused_once_where_the_right_is_lacking(api: Scripte
     api.faults = [Fault("GET", "/log$", status=403, message="cannot get resource pods/log", times=100)]
     failure(failed("worker-0"), worker_0="x")
     assert "the Master's log can't be shown here: get pods/log" in capfd.readouterr().out
+
+
+def test_the_report_takes_a_minute_at_most(api: ScriptedApi, failure: Any, launcher: Any) -> None:
+    api.faults = [Fault("GET", "/log$", status=503, times=100000)]
+    error = failure(*(failed(f"worker-{index}") for index in range(32)))
+    assert "worker-0 ended with exit code 1" in str(error)
+    assert launcher.now_s <= 2 + 60
+
+
+def test_a_job_that_its_queue_took_back_did_not_lose_its_pods(api: ScriptedApi, launcher: Any) -> None:
+    launcher = launcher.with_job("cluster.queue=team", "cluster.queue_timeout_s=100", "cluster.deadline_s=1000")
+    queued = JobState(condition("Created", "Suspended"), suspend=True)
+    admitted = (("Created", "True"), ("Suspended", "False"), ("Running", "True"))
+    first, second = (
+        JobState(admitted, (PodState("master-0", uid=f"m{turn}"), PodState("worker-0", uid=f"w{turn}")), suspend=False)
+        for turn in (1, 2)
+    )
+    api.logs = {f"{launcher.job.name}-worker-0": ["ValueError: bad row 17"]}
+    pods = (PodState("master-0", uid="m2", deleted=True), failed("worker-0", uid="w2"))
+    last = JobState(condition("Created", "Running", "Failed"), pods, suspend=False, failed_kind="Worker")
+    api.script = [queued, first, first, queued, second, second, last]
+    with pytest.raises(JobFailed, match="worker-0 ended with exit code 1: ValueError: bad row 17"):
+        launcher.run()
+
+
+def test_a_pod_whose_status_has_null_lists_is_one_that_says_nothing() -> None:
+    status = {"phase": "Pending", "containerStatuses": None, "initContainerStatuses": None, "conditions": None}
+    (replica,) = replicas("job", [{"metadata": {"name": "job-master-0", "uid": "1"}, "status": status}])
+    assert (replica.started, replica.waits_for) == (False, None)

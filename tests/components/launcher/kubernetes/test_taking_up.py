@@ -57,7 +57,7 @@ def test_a_running_job_is_taken_up_and_its_result_given(
     assert told(output) == {"uri": str(step.attempt(1)), "metadata": {"policy": "frozen", "num_rows": 7}}
     assert not api.made("POST") and not api.made("DELETE")
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "second", "uid": "uid-2"}
-    assert [patch.body for patch in api.made("PATCH")] == [{"metadata": {"ownerReferences": [owner]}}]
+    assert [patch.body["metadata"]["ownerReferences"] for patch in api.made("PATCH")] == [[owner]]
     assert api.jobs[killed]["metadata"]["ownerReferences"] == [owner]
     assert not step.attempt(2).exists()
 
