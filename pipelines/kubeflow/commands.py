@@ -19,7 +19,7 @@ from thaw.pipelines.kubeflow.backfill import backfill as fill
 from thaw.pipelines.kubeflow.backfill import days_between, look
 from thaw.pipelines.kubeflow.client import RecurringRun, Server, as_json
 from thaw.pipelines.kubeflow.cost import cost_lines
-from thaw.pipelines.kubeflow.place import check_over, check_reachable, image_warning
+from thaw.pipelines.kubeflow.place import check_no_password, check_over, check_reachable, image_warning
 from thaw.pipelines.kubeflow.replace import first_after, put, remove, utc_now
 from thaw.pipelines.kubeflow.schedule import check_server, digest_of, is_enabled, schedule, start_of, timing_of
 from thaw.pipelines.kubeflow.submit import (
@@ -244,6 +244,8 @@ def doctor_command(
     from thaw.pipelines.kubeflow.doctor import findings
 
     config = configured(preset, config_path, overrides)
+    check_no_password(root, "--root")
+    check_no_password(config.data.uri, "data.uri")
     table = Table("", "what", "found", "what to do", box=None, pad_edge=False)
     num_missing = 0
     for finding in findings(config, root, host, namespace, context, account):

@@ -28,15 +28,24 @@ def check_reachable(uri: str | None, parameter: str) -> None:
         raise ValueError(
             f"{parameter}: {uri} is on this machine, where the cluster's pods can't reach it; give a URI, as gs://..."
         )
-    bucket = path.partition("/")[0]
-    if ":" in bucket.rpartition("@")[0]:
-        raise ValueError(f"{parameter}: a password in a URI is seen by everyone; give it to the store's own client")
+    check_no_password(uri, parameter)
     if scheme not in fsspec.available_protocols():
         raise ValueError(f"{parameter}: {uri} has a scheme that fsspec does not know; give one as gs:// or s3://")
-    if not bucket:
+    if not path.partition("/")[0]:
         raise ValueError(f"{parameter}: {uri} names no bucket; give one, as {scheme}://bucket/folder")
     if ".." in path.split("/") or any(letter in "?#" or not letter.isprintable() for letter in path):
         raise ValueError(f"{parameter}: {uri!r} has a '..', '?', '#' or line break; give the plain URI of a folder")
+
+
+def check_no_password(uri: str | None, parameter: str) -> None:
+    """Pass a URI that can be shown to everyone.
+
+    Raises:
+        ValueError: a password is in it, which the message leaves out.
+    """
+    authority = (uri or "").partition("://")[2].partition("/")[0]
+    if ":" in authority.rpartition("@")[0]:
+        raise ValueError(f"{parameter}: a password in a URI is seen by everyone; give it to the store's own client")
 
 
 def check_place(config: RunConfig, root: str, kind: str) -> None:

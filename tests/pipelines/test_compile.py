@@ -95,3 +95,8 @@ def test_the_window_of_a_part_that_selects_it_is_selected_for_a_date(tmp_path):
 def test_an_unknown_part_is_refused(tmp_path):
     with pytest.raises(ValueError, match="stage 'training': the stages of this configuration are select-window"):
         compiled(tmp_path, kind="from:training")
+
+
+def test_an_unknown_kind_is_refused_with_all_that_there_are(tmp_path):
+    with pytest.raises(ValueError, match="kind 'nix': give whole, backbone, .* scheduled or scheduled-backbone"):
+        compiled(tmp_path, kind="nix")

@@ -170,3 +170,12 @@ def test_a_run_that_was_begun_otherwise_is_refused(
 def test_a_uri_that_is_no_folder_of_a_run_is_refused(configure: Configure, store_uri: str) -> None:
     with pytest.raises(ValueError, match=r"run_uri: .*<root>/runs/<run id>"):
         run(to_parameter(configure()), storage.join(store_uri, "elsewhere"), "2026-03-02", "local", Artifact())
+
+
+@pytest.mark.parametrize("text", ["1970-01-01T00:00:00Z", "1999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"])
+def test_a_time_that_the_server_did_not_keep_is_refused_before_anything_is_claimed(
+    configure: Configure, store_uri: str, text: str
+) -> None:
+    with pytest.raises(ValueError, match=f"scheduled_time: {text} is none of a schedule"):
+        scheduled(configure(), store_uri, scheduled_time=text)
+    assert storage.list_dirs(store_uri) == []

@@ -58,3 +58,22 @@ def test_what_the_cluster_lacks_is_status_1(check, cluster):
 
 def test_an_image_by_its_tag_is_said_to_be_one_that_can_change(check, cluster):
     assert "a tag, under which another image can come to lie" in check("--set", "cluster.image=thaw:1").output
+
+
+def test_a_password_in_the_root_or_the_address_is_not_repeated(check, cluster, kfp_server):
+    in_root = check("--root", "http://ann:hunter2@127.0.0.1:1/x")
+    kfp_server.host = "http://ann:hunter2@127.0.0.1:1"
+    in_address = check()
+    assert in_root.exit_code == in_address.exit_code == 1
+    assert "--root: a password" in in_root.output
+    assert "--host: a user or password" in in_address.output and "PyTorchJob" in in_address.output
+    assert "hunter2" not in in_root.output + in_address.output
+
+
+def test_a_damaged_kubeconfig_is_found_missing_in_one_line(check, tmp_path, monkeypatch):
+    (tmp_path / "kubeconfig").write_text("clusters: [a, b")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    monkeypatch.setenv("COLUMNS", "1000")
+    result = check()
+    (line,) = (line for line in result.output.splitlines() if "no access to a Kubernetes cluster" in line)
+    assert result.exit_code == 1 and line.startswith("missing") and "while parsing a flow sequence" in line
