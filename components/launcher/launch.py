@@ -1,17 +1,22 @@
 """What a training step calls: launch a job, wait, and have its figures or the reason why not."""
 
 import functools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from thaw.components import lease, storage
+from thaw.components import events, lease, storage
 from thaw.components.launcher import local, pytorchjob
 from thaw.components.launcher.failure import JobFailed
 from thaw.components.launcher.job import TrainingJob
 
 OnLine = Callable[[str], None]
 print_line = functools.partial(print, flush=True)
+
+_PATIENCE_S = 60.0
+"""How long the figures of a job that has ended are asked for."""
+_PAUSE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -83,9 +88,22 @@ def launch(job: TrainingJob, backend: str, on_line: OnLine = print_line) -> dict
                 raise
     with lease.renewed(storage.join(output_uri, lease.LEASE), job.spec.lease_timeout_s):
         chosen.run(job, manifest, on_line)
-    result_uri = storage.join(output_uri, "result.json")
-    try:
-        result: dict[str, Any] = storage.read_json(result_uri)
-    except FileNotFoundError:
-        raise JobFailed(job.name, f"every replica ended well, yet the job did not finish: {result_uri} is not there")
-    return result
+    return _result(job, chosen)
+
+
+def _result(job: TrainingJob, backend: Backend) -> dict[str, Any]:
+    """What rank 0 wrote. The job is over and cost hours: a store that fails for a moment does not lose it."""
+    uri = storage.join(job.spec.output_uri, "result.json")
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            result: dict[str, Any] = storage.read_json(uri)
+            return result
+        except FileNotFoundError:
+            raise JobFailed(job.name, f"every replica ended well, yet the job did not finish: {uri} is not there")
+        except storage.StorageError as error:
+            if time.monotonic() >= until:
+                cause = f"every replica ended well, yet what rank 0 wrote can't be read: {error}"
+                raise JobFailed(job.name, cause, leaves_open=backend.jobs_outlive_launcher) from error
+            events.emit("warning", message=f"{error}; asking again in {_PAUSE_S:g} s")
+            time.sleep(_PAUSE_S)

@@ -13,7 +13,7 @@ from launching_step import LaunchingStep, ready_run, told
 from scripted_api import BOTH_RUN, Fault, JobState, PodState, ScriptedApi, condition
 
 from thaw.components import storage
-from thaw.components.launcher import pytorchjob
+from thaw.components.launcher import launch, pytorchjob
 from thaw.components.launcher.failure import JobFailed
 from thaw.components.launcher.kubernetes import access
 
@@ -115,6 +115,35 @@ def test_success_without_the_ranks_result_is_a_failure(api: ScriptedApi, step: L
     assert process.returncode == 1
     assert "the job did not finish" in output and "result.json is not there" in output
     assert (step.attempt(1) / "failure.json").exists()
+
+
+def unreadable(monkeypatch: pytest.MonkeyPatch, launcher: Any, times: int) -> None:
+    """The store fails so many times to read the figures of a job that has succeeded."""
+    failures = [storage.StorageError("result.json", "busy")] * times
+    read = storage.read_json
+
+    def fails(uri: str) -> Any:
+        if uri.endswith("result.json") and failures:
+            raise failures.pop()
+        return read(uri)
+
+    monkeypatch.setattr(storage, "read_json", fails)
+    monkeypatch.setattr(launch, "_PAUSE_S", 0)
+    monkeypatch.setitem(launch.BACKENDS, "elsewhere", launch.Backend(lambda *_: None, jobs_outlive_launcher=True))
+    storage.write_json(str(launcher.uri / "result.json"), {"num_rows": 7})
+
+
+def test_figures_that_can_not_be_read_for_a_moment_are_not_lost(launcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    unreadable(monkeypatch, launcher, times=3)
+    assert launch.launch(launcher.job, "elsewhere") == {"num_rows": 7}
+
+
+def test_figures_that_can_not_be_read_leave_the_attempt_open(launcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    unreadable(monkeypatch, launcher, times=3)
+    monkeypatch.setattr(launch, "_PATIENCE_S", 0)
+    with pytest.raises(JobFailed, match=r"what rank 0 wrote can't be read: .*busy") as caught:
+        launch.launch(launcher.job, "elsewhere")
+    assert caught.value.leaves_open
 
 
 def test_a_job_that_was_never_created_is_created_in_its_attempt(api: ScriptedApi, launcher: Any) -> None:
