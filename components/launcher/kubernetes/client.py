@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -17,6 +18,11 @@ LOG_TIMEOUT_S = (10.0, 120.0)
 """The same for a log that is followed, which may be silent for long."""
 PATIENCE_S = 60.0
 """How long a call is tried again, where its caller says nothing else."""
+
+_MAX_TAIL = 8 << 20
+"""Bytes."""
+_MAX_PIECE = 64 << 10
+_AFTER_END = re.compile(rb"(?<=[\r\n])")
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _LONGEST_RETRY_AFTER_S = 300.0
@@ -162,7 +168,7 @@ class Api:
 
     def log_tail(self, pod: str, container: str, num_lines: int, patience_s: float = PATIENCE_S) -> list[str]:
         """The last lines that a container wrote."""
-        query = {"container": container, "tailLines": str(num_lines)}
+        query = {"container": container, "tailLines": str(num_lines), "limitBytes": str(_MAX_TAIL)}
 
         def read() -> list[str]:
             return b"".join(self._stream(self._path("pods", pod, "log"), query)).decode(errors="replace").splitlines()
@@ -171,6 +177,9 @@ class Api:
 
     def log_lines(self, pod: str, container: str, since: str | None, follow: bool) -> Iterator[tuple[str, str]]:
         """What a container writes, line by line, each with its time; ends with the container or the connection.
+
+        A line is given piece by piece where it is long or, as a progress bar's, is written anew after a carriage
+        return; all but the first piece have no time.
 
         Args:
             pod: Name of the pod.
@@ -184,13 +193,20 @@ class Api:
         query = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
         if since is not None:
             query["sinceTime"] = since
-        unfinished = b""
+        unfinished, begins = b"", True
         try:
             for data in self._stream(self._path("pods", pod, "log"), query, LOG_TIMEOUT_S):
-                *lines, unfinished = (unfinished + data).split(b"\n")
-                for line in lines:
-                    time, _, text = line.decode(errors="replace").rstrip("\r").partition(" ")
-                    yield time, text
+                *pieces, unfinished = _AFTER_END.split(unfinished + data)
+                if len(unfinished) > _MAX_PIECE:
+                    pieces.append(unfinished)
+                    unfinished = b""
+                for piece in pieces:
+                    time, text = "", piece.decode(errors="replace").rstrip("\r\n")
+                    if begins:
+                        time, _, text = text.partition(" ")
+                    if time or text:
+                        yield time, text
+                    begins = piece.endswith(b"\n")
         except Fault as fault:
             raise self._error("get", "pods/log", pod, fault) from fault
 

@@ -88,13 +88,16 @@ class StreamedLog:
             self._ended.wait(pause_s)
 
     def _read(self, follow: bool) -> None:
-        for written_at, line in self._api.log_lines(self._pod, CONTAINER, self._last_time, follow):
-            # Asked for what came since a time, the server gives that whole second once more.
-            if self._last_time is None or _instant(written_at) > _instant(self._last_time):
-                self._last_time = written_at
-                self._kept.append(line)
+        is_new = False
+        for written_at, text in self._api.log_lines(self._pod, CONTAINER, self._last_time, follow):
+            if written_at:
+                # Asked for what came since a time, the server gives that whole second once more.
+                is_new = self._last_time is None or _instant(written_at) > _instant(self._last_time)
+                self._last_time = written_at if is_new else self._last_time
+            if is_new:
+                self._kept.append(text)
                 if self._on_line:
-                    self._on_line(line)
+                    self._on_line(text)
 
 
 def _instant(written_at: str) -> tuple[str, str]:

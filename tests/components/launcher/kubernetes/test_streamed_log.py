@@ -9,6 +9,7 @@ from thaw.components.launcher.kubernetes import logs
 from thaw.components.launcher.kubernetes.client import Api
 
 LINES = [f"step {step}" for step in range(7)]
+TIME = "2026-03-02T06:00:00.1Z"
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +56,39 @@ def test_a_container_that_is_not_there_yet_is_waited_for(api: ScriptedApi) -> No
     log.end()
     assert log.last_lines(timeout_s=60) == LINES
     assert lines == LINES
+
+
+@pytest.mark.parametrize(
+    ("written", "pieces"),
+    [
+        (f"{TIME} 1%\r 2%\r 3%\n{TIME} done\r\n", [(TIME, "1%"), ("", " 2%"), ("", " 3%"), (TIME, "done")]),
+        (f"{TIME} " + "x" * 100_000, [(TIME, "x" * 65536)]),
+        (f"{TIME} \n", [(TIME, "")]),
+    ],
+    ids=["progress", "long", "blank"],
+)
+def test_a_line_that_does_not_end_is_given_out_all_the_same(
+    api: ScriptedApi, monkeypatch: pytest.MonkeyPatch, written: str, pieces: list[tuple[str, str]]
+) -> None:
+    """However the bytes come; of a long line the rest may still be under way."""
+    data = written.encode()
+    step = 7 if len(data) < 1000 else len(TIME) + 1 + 65536
+    chunks = [data[begin : begin + step] for begin in range(0, len(data), step)]
+    server = Api("default")
+    monkeypatch.setattr(server, "_stream", lambda *_: iter(chunks))
+    assert list(server.log_lines("job-master-0", "pytorch", None, follow=True)) == pieces
+
+
+def test_each_piece_of_a_line_is_kept_once(api: ScriptedApi) -> None:
+    api.logs = {"job-master-0": ["1%\r2%\r3%", "end"]}
+    lines: list[str] = []
+    log = logs.StreamedLog(Api("default"), "job-master-0", lines.append)
+    api.until(lambda: len(api.made("GET", "/log")) == 2)
+    log.end()
+    assert log.last_lines(timeout_s=60) == lines == ["1%", "2%", "3%", "end"]
+
+
+def test_the_end_of_a_log_is_bounded_in_bytes(api: ScriptedApi) -> None:
+    api.logs = {"job-master-0": LINES}
+    assert Api("default").log_tail("job-master-0", "pytorch", 2) == LINES[-2:]
+    assert api.made("GET", "/log")[0].query["limitBytes"] == str(8 << 20)
