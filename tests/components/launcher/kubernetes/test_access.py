@@ -5,7 +5,14 @@ from thaw.components.launcher.kubernetes.access import connect, namespace_of
 
 @pytest.mark.parametrize(
     "text",
-    ["clusters: [a, b", "a: b: c", "just words", "[]", "clusters: 1\nusers: 2\ncontexts: 3\ncurrent-context: x", "\x00"],
+    [
+        "clusters: [a, b",
+        "a: b: c",
+        "just words",
+        "[]",
+        "clusters: 1\nusers: 2\ncontexts: 3\ncurrent-context: x",
+        "\x00",
+    ],
 )
 @pytest.mark.parametrize("use", [connect, namespace_of])
 def test_a_damaged_kubeconfig_is_one_line_that_says_so(tmp_path, monkeypatch, text, use):
