@@ -98,5 +98,5 @@ def test_an_unknown_part_is_refused(tmp_path):
 
 
 def test_an_unknown_kind_is_refused_with_all_that_there_are(tmp_path):
-    with pytest.raises(ValueError, match="kind 'nix': give whole, backbone, .* scheduled or scheduled-backbone"):
+    with pytest.raises(ValueError, match=r"kind 'nix': give whole, backbone, .* scheduled or scheduled-backbone"):
         compiled(tmp_path, kind="nix")
