@@ -144,13 +144,20 @@ class _Launcher:
             self._asked = False
         check_same_job(self._manifest, found, launched)
         uid = self.uid = found["metadata"]["uid"]
-        with suppress(FileExistsError):
+        others = False
+        try:
             storage.create_json(launched_uri, {"job": self._name, "uid": uid})
+        except FileExistsError:
+            # Since this launcher looked, a newer start of the step has launched the job, and keeps it.
+            others = launched is None
         if "deletionTimestamp" in found["metadata"]:
             self._await_deletion(had_ended=True)
             return None
+        self._taken_up = self._taken_up or others
         self._had_ended = self._taken_up and pytorchjob.state(found).failed
-        owned, self.owner = take_over(self._api, found, self._owners, patience_s)
+        owned: dict[str, Any] | None = found
+        if not others:
+            owned, self.owner = take_over(self._api, found, self._owners, patience_s)
         if owned is None:
             self._gone(uid, "", had_ended=True)
             return None

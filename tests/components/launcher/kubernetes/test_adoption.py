@@ -61,6 +61,26 @@ def test_a_slow_launcher_does_not_take_the_job_from_a_newer_one(api: ScriptedApi
     assert owner(api) == "uid-3" and len(api.made("PATCH")) == 1
 
 
+def test_a_launcher_whose_create_comes_late_leaves_the_job_with_the_one_that_was_faster(
+    api: ScriptedApi, launcher: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KFP_POD_NAME", "second")
+    monkeypatch.setenv("KFP_POD_UID", "uid-2")
+    create = Api.create_job
+
+    def late(self: Api, manifest: dict[str, Any], patience_s: float) -> dict[str, Any]:
+        job = api.add(pytorchjob.render(launcher.job))
+        job["metadata"]["ownerReferences"] = THIRD
+        launched = {"job": launcher.job.name, "uid": job["metadata"]["uid"]}
+        storage.create_json(str(launcher.uri / "launched.json"), launched)
+        return create(self, manifest, patience_s)
+
+    monkeypatch.setattr(Api, "create_job", late)
+    api.script = [RUNNING, RUNNING, SUCCEEDED]
+    launcher.run()
+    assert owner(api) == "uid-3" and not api.made("PATCH")
+
+
 def test_a_job_that_another_start_has_taken_up_is_not_deleted(api: ScriptedApi, second: Any) -> None:
     def taken(job: dict[str, Any]) -> None:
         job["metadata"]["ownerReferences"] = THIRD
