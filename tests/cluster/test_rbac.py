@@ -6,6 +6,7 @@ tests write what the operator and a kubelet would.
 
 import uuid
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -160,17 +161,18 @@ def test_without_one_right_the_error_names_verb_resource_and_namespace(
 ) -> None:
     cluster.grant(*(each for each in rights() if each != right))
     job = cluster.job()
-    if right.verb == "patch":
+    if right.verb == "patch":  # The job goes on without its owner.
         cluster.owner(monkeypatch)
-        cluster.make(job, "Running")
+        cluster.make(job, "Succeeded")
     elif right.resource == "pods/log":
         cluster.make(job, "Failed", failed_master=True)
-    with pytest.raises((JobFailed, client.ApiError)) as failure:
+    is_survived = right.verb == "patch"
+    with nullcontext() if is_survived else pytest.raises((JobFailed, client.ApiError)) as failure:
         if (right.verb, right.resource) == ("list", "pytorchjobs"):
             list_jobs(client.Api(cluster.namespace))
         else:
             launch(job)
-    told = f"{failure.value}\n{capsys.readouterr().out}".splitlines()
+    told = f"{failure.value if failure else ''}\n{capsys.readouterr().out}".splitlines()
     refusals = [line.replace('\\"', '"') for line in told if "403 Forbidden" in line]
     assert refusals
     for refusal in refusals:
