@@ -7,6 +7,9 @@ from pydantic import Field, model_validator
 from thaw.components.config.recipe import Policy
 from thaw.components.config.section import Section
 
+RESULT = "result.json"
+"""In the attempt's folder: the figures, which rank 0 writes as its last act."""
+
 
 class JobSpec(Section):
     """One job of the trainer."""

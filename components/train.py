@@ -9,7 +9,7 @@ import traceback
 from thaw.components import lease, storage
 from thaw.components.config import RunConfig
 from thaw.components.events import emit
-from thaw.components.jobs import JobSpec
+from thaw.components.jobs import RESULT, JobSpec
 
 _TELL_S = 5
 """How long the last words may take: whoever reads this process's output may be gone."""
@@ -43,7 +43,7 @@ def main(job_uri: str) -> None:
         run = {"pretrain": pretrain, "train": train_epoch, "score": score}[spec.kind]
         figures = run(spec, config, window, ranks)
         if ranks.rank == 0:
-            storage.write_json(storage.join(spec.output_uri, "result.json"), figures)
+            storage.write_json(storage.join(spec.output_uri, RESULT), figures)
 
 
 def _die(error: BaseException) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thaw.components import events, lease, storage
+from thaw.components.jobs import RESULT
 from thaw.components.launcher import local, pytorchjob
 from thaw.components.launcher.failure import JobFailed
 from thaw.components.launcher.job import TrainingJob
@@ -93,7 +94,7 @@ def launch(job: TrainingJob, backend: str, on_line: OnLine = print_line) -> dict
 
 def _result(job: TrainingJob, backend: Backend) -> dict[str, Any]:
     """What rank 0 wrote. The job is over and cost hours: a store that fails for a moment does not lose it."""
-    uri = storage.join(job.spec.output_uri, "result.json")
+    uri = storage.join(job.spec.output_uri, RESULT)
     until = time.monotonic() + _PATIENCE_S
     while True:
         try:

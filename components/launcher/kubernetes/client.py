@@ -5,6 +5,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from thaw.components import events
@@ -218,6 +219,12 @@ class Api:
                 return None
             raise
 
+    def _is_ready(self) -> bool:
+        """Whether the server itself answers, and serves all that it has."""
+        with suppress(Fault), faults():
+            return bool(self._call("GET", "/readyz", None, None).data == b"ok")
+        return False
+
     def _items(self, path: str, query: Mapping[str, str]) -> list[Object]:
         """All of a list, page by page."""
         found: list[Object] = []
@@ -284,10 +291,12 @@ class Api:
     ) -> Answer:
         """The answer to a request, asked again while what is wrong may pass: after growing, bounded, uneven pauses.
 
-        A token may have expired: the first refusal of it has the credentials loaded again.
+        A token may have expired: the first refusal of it has the credentials loaded again. A page in place of the
+        server's word that there is no such thing may come from a proxy, or from a server that is just starting; from
+        one that is ready the second such page means that it has no such resource.
         """
         until = self._clock() + patience_s
-        renewed = False
+        renewed = is_ready = False
         for pause_s in _pauses():
             try:
                 return request()
@@ -297,8 +306,9 @@ class Api:
                     self._client = connect(self._context)
                     continue
                 error = self._error(verb, resource, name, fault)
-                if not fault.passes:
+                if not fault.passes or (fault.status == 404 and is_ready):
                     raise error from fault
+                is_ready = fault.status == 404 and self._is_ready()
                 if fault.retry_after_s is not None:
                     pause_s = min(fault.retry_after_s, _LONGEST_RETRY_AFTER_S)
                 if self._clock() + pause_s >= until:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from thaw.components import events, storage
+from thaw.components.jobs import RESULT
 from thaw.components.launcher import processes, pytorchjob
 from thaw.components.launcher.failure import JobFailed
 from thaw.components.launcher.job import TrainingJob, document_digest
@@ -18,6 +19,7 @@ from thaw.components.launcher.kubernetes.pods import Replica, Roll, replicas
 from thaw.components.launcher.kubernetes.report import Remains, save_log
 from thaw.components.launcher.kubernetes.watchdog import Watchdog
 from thaw.components.launcher.pytorchjob import JobState
+from thaw.components.runs.attempt import FAILURE
 
 LAUNCHED = "launched.json"
 """In the attempt's folder, once its job has been created."""
@@ -150,6 +152,8 @@ class _Launcher:
         except FileExistsError:
             # Since this launcher looked, a newer start of the step has launched the job, and keeps it.
             others = launched is None
+        if not self._taken_up:
+            self._check_in_time(uid, launched_uri)
         if "deletionTimestamp" in found["metadata"]:
             self._await_deletion(had_ended=True)
             return None
@@ -221,6 +225,10 @@ class _Launcher:
         if not leaves_open:
             canceller.done()
         told = f"its launcher was told to end by {signal}"
+        with suppress(storage.StorageError):
+            if self.uid and self._has_done_its_work():
+                told += ", when it had done its work"
+                leaves_open = True
         return self._failed(f"{self._cause}; then {told}" if self._cause else told, fate, leaves_open=leaves_open)
 
     def ended(self, error: Exception) -> JobFailed:
@@ -241,7 +249,7 @@ class _Launcher:
         """
         self._cause = f"PyTorchJob {self._name} no longer exists{why}"
         try:
-            if storage.exists(storage.join(self._job.spec.output_uri, "result.json")):
+            if self._has_done_its_work():
                 return
         except storage.StorageError as error:
             cause = f"{self._cause}, and whether it had done its work is not known: {error}"
@@ -270,6 +278,9 @@ class _Launcher:
                 )
             self._pause(self._cluster.poll_s)
         self._gone(None if found else self.uid, ": somebody else deleted it", had_ended=had_ended)
+
+    def _has_done_its_work(self) -> bool:
+        return storage.exists(storage.join(self._job.spec.output_uri, RESULT))
 
     def _save(self, logs: Streams) -> None:
         for name, lines in logs.finish().items():
@@ -316,6 +327,18 @@ class _Launcher:
         if found is None or (state := pytorchjob.state(found)).failed or state.succeeded:
             raise JobFailed(written["job"], what, had_ended=True)
         raise OtherWorkError(f"{what}; its PyTorchJob {written['job']} goes on: delete it, or start a new run")
+
+    def _check_in_time(self, uid: str, launched_uri: str) -> None:
+        """Withdraws a job that was created too late: other starts of the step have seen the attempt to its end."""
+        launched_uid = storage.read_json(launched_uri)["uid"]
+        if uid != launched_uid:
+            self._cause = f"it was created after {launched_uid}, the attempt's own"
+        elif storage.exists(storage.join(self._job.spec.output_uri, FAILURE)):
+            self._cause = "it was created when its attempt had failed"
+        else:
+            return
+        fate, _ = self._deleted()
+        raise self._failed(self._cause, fate, leaves_open=True)
 
     def _tell(self, state: JobState, pods: Sequence[Replica]) -> None:
         """Puts into the step's log what has changed."""

@@ -38,7 +38,7 @@ class Watchdog:
         self._cluster = cluster
         self._replica_names = replica_names
         self._active_s = self._starting_s = active_s
-        self._queued_s = self._over_s = 0.0
+        self._queued_s = self._over_s = self._leaving_s = 0.0
         self._has_started = False
 
     @property
@@ -56,7 +56,7 @@ class Watchdog:
         """
         if job.queued:
             self._queued_s += passed_s
-            self._starting_s = self._over_s = 0.0
+            self._starting_s = self._over_s = self._leaving_s = 0.0
             self._has_started = False
             return self._judge_queued()
         self._queued_s = 0.0
@@ -86,6 +86,16 @@ class Watchdog:
                 f"(cluster.start_timeout_s) the job did not; {job.last_condition}",
                 over.name,
                 hint="see that the training operator runs",
+            )
+        # A node that is lost can't say that a pod of it has ended, and until it does the pod stays.
+        leaving = next((each for each in replicas if each.deleted), None)
+        self._leaving_s = self._leaving_s + passed_s if leaving else 0.0
+        if leaving and self._leaving_s >= self._cluster.start_timeout_s:
+            return Verdict(
+                f"{leaving.name}'s pod is being deleted, and is not gone after {self._cluster.start_timeout_s:g} s "
+                f"(cluster.start_timeout_s); {job.last_condition}",
+                leaving.name,
+                hint=f"see whether its node is lost: kubectl get pod {leaving.pod} --output wide; kubectl get nodes",
             )
         if self._active_s >= self._cluster.deadline_s:
             return Verdict(

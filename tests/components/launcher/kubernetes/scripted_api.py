@@ -260,6 +260,8 @@ class ScriptedApi:
     def _done(self, handler: BaseHTTPRequestHandler, request: Request) -> tuple[int, Any] | None:
         if match := JOBS.fullmatch(request.path):
             return self._jobs(request, match[2])
+        if request.path == "/readyz":
+            return 200, "ok"
         match = OTHERS.fullmatch(request.path)
         assert match, request.path
         if match[2] == "events":

@@ -81,6 +81,37 @@ def test_a_launcher_whose_create_comes_late_leaves_the_job_with_the_one_that_was
     assert owner(api) == "uid-3" and not api.made("PATCH")
 
 
+def created_late(
+    api: ScriptedApi, launcher: Any, monkeypatch: pytest.MonkeyPatch, name: str, content: Any
+) -> JobFailed:
+    """The failure of a launcher beside whose create another start of the step writes a document."""
+    create = Api.create_job
+
+    def late(self: Api, manifest: dict[str, Any], patience_s: float) -> dict[str, Any]:
+        storage.create_json(str(launcher.uri / name), content)
+        return create(self, manifest, patience_s)
+
+    monkeypatch.setattr(Api, "create_job", late)
+    with pytest.raises(JobFailed) as caught:
+        launcher.run()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("launched.json", {"job": "the same", "uid": "the-first"}, "created after the-first, the attempt's own"),
+        ("failure.json", {}, "created when its attempt had failed"),
+    ],
+)
+def test_a_job_that_is_created_after_its_attempt_is_over_is_withdrawn(
+    api: ScriptedApi, launcher: Any, monkeypatch: pytest.MonkeyPatch, name: str, content: Any, words: str
+) -> None:
+    error = created_late(api, launcher, monkeypatch, name, content)
+    assert words in str(error) and "was deleted" in str(error)
+    assert error.leaves_open and not api.jobs
+
+
 def test_a_job_that_another_start_has_taken_up_is_not_deleted(api: ScriptedApi, second: Any) -> None:
     def taken(job: dict[str, Any]) -> None:
         job["metadata"]["ownerReferences"] = THIRD

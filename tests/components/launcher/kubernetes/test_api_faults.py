@@ -113,6 +113,22 @@ def test_a_missing_custom_resource_is_named(api: ScriptedApi, launcher: Any) -> 
     assert caught.value.hint is not None and "custom resource" in caught.value.hint
 
 
+def test_a_server_without_the_custom_resource_is_not_waited_for(api: ScriptedApi, patient: Any) -> None:
+    api.faults = [Fault("GET", LOOK, status=404, page="404 page not found", times=100)]
+    with pytest.raises(ApiError, match=r"get pytorchjobs\.kubeflow\.org .* in namespace default: 404 ") as caught:
+        patient.run()
+    assert caught.value.hint is not None and "custom resource" in caught.value.hint
+    assert len(api.made("GET", "/pytorchjobs/")) == 2 and len(patient.pauses) == 1
+
+
+def test_a_server_that_is_starting_is_waited_for(api: ScriptedApi, patient: Any) -> None:
+    starting = [Fault("GET", LOOK, status=404, page="404 page not found", times=2), Fault("GET", "/readyz", times=2)]
+    api.faults = starting
+    api.script = [SUCCEEDED]
+    patient.run()
+    assert [each.times for each in starting] == [0, 0]
+
+
 def test_a_job_that_may_not_be_watched_is_deleted(api: ScriptedApi, launcher: Any) -> None:
     api.faults = [Fault("GET", "/pods$", status=403, message="cannot list resource pods", times=100)]
     with pytest.raises(

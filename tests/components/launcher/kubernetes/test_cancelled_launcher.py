@@ -107,6 +107,19 @@ def test_where_the_deletion_is_not_answered_the_attempt_stays_open(api: Scripted
     assert not (step.attempt(1) / "failure.json").exists()
 
 
+def test_a_job_that_had_done_its_work_when_its_launcher_is_told_to_end_is_not_done_again(
+    api: ScriptedApi, step: LaunchingStep
+) -> None:
+    process = step.start()
+    running(api)
+    (step.attempt(1) / "result.json").write_text("{}")
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 1 and "when it had done its work" in output
+    assert len(api.made("DELETE")) == 1
+    assert not (step.attempt(1) / "failure.json").exists()
+
+
 def test_before_its_job_is_known_a_launcher_ends_without_deleting(api: ScriptedApi, step: LaunchingStep) -> None:
     api.faults = [Fault("GET", "/pytorchjobs/", "hang")]
     process = step.start()

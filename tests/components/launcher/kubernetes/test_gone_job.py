@@ -90,6 +90,5 @@ def test_an_unreadable_store_leaves_a_job_that_is_gone_open(
     def unreadable(uri: str) -> bool:
         raise storage.StorageError(uri, "busy")
 
-    api.script = [RUNNING, GONE]
-    monkeypatch.setattr(storage, "exists", unreadable)
+    api.script = [RUNNING, JobState(gone=True, act=lambda _: monkeypatch.setattr(storage, "exists", unreadable))]
     assert failure(launcher).leaves_open

@@ -191,6 +191,21 @@ def test_a_job_whose_operator_is_gone_ends_with_its_pods(api: ScriptedApi, launc
     assert error.hint == "see that the training operator runs"
 
 
+def test_a_pod_that_never_goes_ends_the_job(api: ScriptedApi, launcher: Any) -> None:
+    leaving = (PodState("master-0"), PodState("worker-0", deleted=True))
+    api.script = [RUNNING] * 5 + [JobState(condition("Created", "Running"), leaving)]
+    error = failure(launcher)
+    assert launcher.now_s == 10
+    assert error.replica == "worker-0" and "worker-0's pod is being deleted, and is not gone after 5 s" in str(error)
+    assert error.hint is not None and f"{launcher.job.name}-worker-0" in error.hint
+
+
+def test_pods_that_go_one_after_the_other_are_waited_for(api: ScriptedApi, launcher: Any) -> None:
+    leaving = JobState(condition("Created", "Restarting"), (PodState("master-0"), PodState("worker-0", deleted=True)))
+    api.script = [RUNNING, *([leaving] * 4), RUNNING, *([leaving] * 4), RUNNING, SUCCEEDED]
+    launcher.run()
+
+
 def test_a_job_that_can_not_be_deleted_is_told_to_live_on(api: ScriptedApi, launcher: Any) -> None:
 
     api.faults = [Fault("DELETE", launcher.job.name, status=503, times=100)]
