@@ -48,7 +48,7 @@ def run(config: str, run_uri: str, date: str, backend: str, window: WindowArtifa
     Raises:
         RefusedError: the date is none, or the configuration is not valid; nothing was listed by then, and all that is
             written is the mark that ends a retry with the same words.
-        ValueError: the run was begun with another configuration or date; nothing was listed or written by then.
+        ValueError: the run was begun with another configuration, date or kind; nothing was listed or written by then.
         WindowError: days or files are not there, or broken.
     """
     with refusing(run_uri, STAGE, config, date):
@@ -56,8 +56,10 @@ def run(config: str, run_uri: str, date: str, backend: str, window: WindowArtifa
         settings = from_parameter(config)
     record = open_run(run_uri, settings, {"date": str(day), "backend": backend, "kind": kind})
     check_same_run(run_uri, record.config, settings)
-    if record.extra.get("date", date) != date:
-        raise ValueError(f"date: '{date}', and {run_uri} was begun for {record.extra['date']}; choose another run id")
+    for parameter, value in (("date", date), ("kind", kind)):
+        if record.extra.get(parameter, value) != value:
+            begun = record.extra[parameter]
+            raise ValueError(f"{parameter}: '{value}', and {run_uri} was begun for {begun}; choose another run id")
     return _select(settings, run_uri, day, window)
 
 

@@ -152,18 +152,19 @@ def test_a_run_without_a_record_gets_one(configure: Configure, requests_uri: str
 
 
 @pytest.mark.parametrize(
-    ("override", "date", "words"),
+    ("override", "date", "kind", "words"),
     [
-        ("seed=7", "2026-03-02", "seed: 0 in its record, 7 in this run"),
-        ("seed=0", "2026-03-01", "begun for 2026-03-02"),
+        ("seed=7", "2026-03-02", "whole", "seed: 0 in its record, 7 in this run"),
+        ("seed=0", "2026-03-01", "whole", "date: '2026-03-01', .*begun for 2026-03-02"),
+        ("seed=0", "2026-03-02", "backbone", "kind: 'backbone', .*begun for whole"),
     ],
 )
 def test_a_run_that_was_begun_otherwise_is_refused(
-    configure: Configure, store_uri: str, override: str, date: str, words: str
+    configure: Configure, store_uri: str, override: str, date: str, kind: str, words: str
 ) -> None:
-    run_uri = create_run(store_uri, "r1", configure(), {"date": "2026-03-02"})
+    run_uri = create_run(store_uri, "r1", configure(), {"date": "2026-03-02", "kind": "whole"})
     with pytest.raises(ValueError, match=words):
-        run(to_parameter(configure(override)), run_uri, date, "local", Artifact())
+        run(to_parameter(configure(override)), run_uri, date, "local", Artifact(), kind)
     assert not storage.exists(storage.join(run_uri, "select-window"))
 
 

@@ -15,6 +15,7 @@ from thaw.pipelines.kubeflow import client, package, place, replace, schedule, s
 from thaw.pipelines.kubeflow.address import TOKEN_VARIABLE
 from thaw.pipelines.kubeflow.package import Package
 
+DATE = ["--date", "2026-03-02"]
 CLUSTER = (
     "data.uri=gs://bucket/feed",
     "data.generate=null",
@@ -88,3 +89,13 @@ def config() -> RunConfig:
 @pytest.fixture(scope="session")
 def config_options() -> list[str]:
     return ["--preset", "small", *(part for override in CLUSTER for part in ("--set", override))]
+
+
+@pytest.fixture(name="submit")
+def submit_verb(thaw: Callable[..., Result], config_options: list[str], gcs_uri: str) -> Callable[..., Result]:
+    """Runs `thaw submit` for a day, with a root on the store."""
+
+    def run(*arguments: str, root: str = gcs_uri) -> Result:
+        return thaw("submit", *config_options, *DATE, "--root", root, *arguments)
+
+    return run

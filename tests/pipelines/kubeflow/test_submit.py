@@ -1,44 +1,21 @@
 import copy
 import datetime
-import http.server
 import json
-import ssl
-import subprocess
 import threading
 
 import pytest
 import yaml
-from click.testing import CliRunner
 from kfp_server import Fault
 
 from thaw.components import runs, storage
 from thaw.components.config import from_parameter
-from thaw.pipelines.cli import main
-from thaw.pipelines.kubeflow import client, commands
+from thaw.pipelines.kubeflow import client
 from thaw.pipelines.kubeflow.client import Server
 from thaw.pipelines.kubeflow.submit import Placement, request
 from thaw.pipelines.kubeflow.submit import submit as start
 
 DATE = ["--date", "2026-03-02"]
 BACKBONE = "backbone={pretrain: {num_days: 2}, publish_prefix_uri: 'gs://bucket/backbones'}"
-
-
-@pytest.fixture
-def submit(thaw, config_options, gcs_uri):
-    def run(*arguments, root=gcs_uri):
-        return thaw("submit", *config_options, *DATE, "--root", root, *arguments)
-
-    return run
-
-
-def ends(*states):
-    """Lets a run go from state to state each time that it is asked for."""
-    left = list(states)
-
-    def next_state(run):
-        run["state"] = left.pop(0) if left else run["state"]
-
-    return next_state
 
 
 def test_a_run_is_recorded_then_started_and_its_url_printed(submit, kfp_server, gcs_uri, config):
@@ -206,93 +183,6 @@ def test_a_short_outage_is_ridden_out_and_a_long_one_is_one_line_with_the_server
     assert result.output.splitlines()[-1].endswith(words) and "Traceback" not in result.output
 
 
-def test_nobody_at_the_address_is_one_line(config_options, gcs_uri, thaw, kfp_server):
-    host, kfp_server.host = kfp_server.host, "http://127.0.0.1:9"
-    result = thaw("submit", *config_options, *DATE, "--root", gcs_uri)
-    kfp_server.host = host
-    assert result.exit_code == 1
-    assert "http://127.0.0.1:9 did not say how it is, no answer:" in result.output
-    assert "refused" in result.output and "Traceback" not in result.output
-
-
-@pytest.fixture(scope="session")
-def tls_host(tmp_path_factory):
-    """An HTTPS address whose certificate nobody vouches for."""
-    folder = tmp_path_factory.mktemp("tls")
-    names = ["-keyout", str(folder / "key"), "-out", str(folder / "certificate"), "-subj", "/CN=localhost"]
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names], check=True, capture_output=True
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "certificate", folder / "key")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"https://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_a_certificate_that_nobody_vouches_for_is_one_line(config_options, gcs_uri, tls_host):
-    options = [*config_options, *DATE, "--root", gcs_uri, "--host", tls_host]
-    result = CliRunner().invoke(main, ["submit", *options])
-    assert result.exit_code == 1, result.output
-    assert result.output.startswith(f"Error: {tls_host} did not say how it is, no answer: ")
-    assert "CERTIFICATE_VERIFY_FAILED" in result.output and len(result.output.splitlines()) == 1
-
-
-def test_no_address_at_all_is_one_line_that_says_where_to_give_it(config_options, gcs_uri):
-    result = CliRunner().invoke(main, ["submit", *config_options, *DATE, "--root", gcs_uri])
-    assert result.exit_code == 1
-    assert result.output == ("Error: no address of Kubeflow Pipelines: give --host URL, or set KF_PIPELINES_ENDPOINT\n")
-
-
-def test_a_password_in_the_address_is_refused_and_not_repeated(config_options, gcs_uri, monkeypatch):
-    command = ["submit", *config_options, *DATE, "--root", gcs_uri]
-    address = "https://ann:hunter2@kubeflow.example"
-    by_option = CliRunner().invoke(main, [*command, "--host", address])
-    monkeypatch.setenv("KF_PIPELINES_ENDPOINT", address)
-    by_variable = CliRunner().invoke(main, command)
-    assert by_option.output.startswith("Error: --host: ") and by_variable.output.startswith("Error: KF_PIPELINES_END")
-    for result in (by_option, by_variable):
-        assert result.exit_code == 1 and "KF_PIPELINES_TOKEN" in result.output and "hunter2" not in result.output
-
-
-@pytest.mark.parametrize("status", [401, 302])
-def test_a_server_that_wants_a_login_is_one_line_that_says_how(submit, kfp_server, status):
-    kfp_server.faults.append(Fault("GET", "/healthz", status=status, body="<html>Log in</html>"))
-    result = submit()
-    assert result.exit_code == 1
-    assert f"{status} " in result.output and "set KF_PIPELINES_TOKEN" in result.output
-
-
-@pytest.mark.parametrize("text", ["secret", "secret\n", " secret\r\n"])
-def test_a_token_of_the_environment_goes_along(submit, kfp_server, monkeypatch, text):
-    monkeypatch.setenv("KF_PIPELINES_TOKEN", text)
-    assert submit().exit_code == 0
-    assert set(kfp_server.tokens) == {"Bearer secret"}
-
-
-@pytest.mark.parametrize("text", ["sec\nret", "sec ret", "sécret"])
-def test_a_token_that_no_header_can_hold_is_refused_and_not_repeated(submit, kfp_server, monkeypatch, text):
-    monkeypatch.setenv("KF_PIPELINES_TOKEN", text)
-    result = submit()
-    assert result.exit_code == 1 and result.output.startswith("Error: KF_PIPELINES_TOKEN: ")
-    assert text not in result.output and kfp_server.requests == []
-
-
-def test_the_token_of_a_pods_volume_goes_along(submit, kfp_server, monkeypatch, tmp_path):
-    (tmp_path / "token").write_text("projected")
-    monkeypatch.setenv("KF_PIPELINES_SA_TOKEN_PATH", str(tmp_path / "token"))
-    assert submit().exit_code == 0
-    assert set(kfp_server.tokens) == {"Bearer projected"}
-
-
-def test_the_address_comes_from_where_kfps_client_takes_it(config_options, gcs_uri, kfp_server, monkeypatch):
-    monkeypatch.setenv("KF_PIPELINES_ENDPOINT", kfp_server.host)
-    result = CliRunner().invoke(main, ["submit", *config_options, *DATE, "--root", gcs_uri])
-    assert result.exit_code == 0 and len(kfp_server.runs) == 1
-
-
 def test_a_server_of_many_users_is_asked_in_the_users_namespace(submit, kfp_server):
     kfp_server.health = {"multi_user": True, "tag_name": "2.17.0"}
     refused = submit()
@@ -398,62 +288,3 @@ def test_a_dry_run_counts_the_gpu_hours_of_all_tries(thaw, gcs_uri):
     shown = thaw("submit", "--preset", "production", *DATE, "--root", gcs_uri, "--retries", "1", "--dry-run")
     assert "# train-cotrain: 8 pods, 64 GPUs x 12 h x 2 tries = 1536 GPU-hours" in shown.output
     assert "# at most 4608 GPU-hours" in shown.output
-
-
-def test_a_followed_run_that_succeeds_ends_with_status_0_and_shows_each_state_once(submit, kfp_server):
-    kfp_server.on_get_run = ends("PENDING", "RUNNING", "RUNNING", "SUCCEEDED")
-    result = submit("--wait", "--poll-s", "0.001")
-    assert result.exit_code == 0, result.output
-    assert [line for line in result.output.splitlines() if line.startswith("run: ")] == [
-        "run: PENDING",
-        "run: RUNNING",
-        "run: SUCCEEDED",
-    ]
-
-
-@pytest.mark.parametrize("state", ["FAILED", "CANCELED", "SKIPPED"])
-def test_a_followed_run_that_ends_otherwise_ends_with_status_1_and_says_what_to_do(submit, kfp_server, state):
-    kfp_server.on_get_run = ends("RUNNING", state)
-    result = submit("--wait", "--poll-s", "0.001", "--run-id", "r1")
-    assert result.exit_code == 1
-    assert f"run r1 ended as {state}" in result.output and "thaw why r1" in result.output
-
-
-def test_the_states_of_the_tasks_are_shown_as_they_change(submit, kfp_server):
-    def state(run):
-        done = run.setdefault("run_details", {"task_details": []})["task_details"]
-        done.append(
-            {
-                "display_name": f"stage-{len(done)}",
-                "state": "SUCCEEDED",
-                "start_time": f"2026-03-0{len(done) + 1}T00:00:00Z",
-            }
-        )
-        run["state"] = "SUCCEEDED" if len(done) == 2 else "RUNNING"
-
-    kfp_server.on_get_run = state
-    lines = submit("--wait", "--poll-s", "0.001").output.splitlines()[3:]
-    assert lines == ["stage-0: SUCCEEDED", "run: RUNNING", "stage-1: SUCCEEDED", "run: SUCCEEDED"]
-
-
-def test_an_outage_while_a_run_is_followed_is_ridden_out(submit, kfp_server):
-    kfp_server.on_get_run = ends("RUNNING", "SUCCEEDED")
-    kfp_server.faults.append(Fault("GET", "/runs/.+", status=None, times=4))
-    assert submit("--wait", "--poll-s", "0.001").exit_code == 0
-
-
-def test_an_interrupt_ends_the_following_and_not_the_run(submit, kfp_server, monkeypatch):
-    def interrupted(*arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(commands, "follow", interrupted)
-    result = submit("--wait")
-    assert result.exit_code == 130 and "what was started goes on" in result.output
-    assert not any(path.endswith(":terminate") for _, path, _ in kfp_server.requests)
-
-
-def test_waiting_for_a_run_that_is_there_follows_it(submit, kfp_server):
-    assert submit().exit_code == 0
-    kfp_server.on_get_run = ends("FAILED")
-    assert submit("--wait", "--poll-s", "0.001").exit_code == 1
-    assert len(kfp_server.runs) == 1
