@@ -129,7 +129,7 @@ def test_a_rank_that_dies_or_raises_ends_the_run_with_its_name_and_later_stages_
     assert states["train-frozen"] == "committed"
     assert states["train-cotrain"] == "failed"
     assert states["evaluate"] == "absent"
-    assert not psutil.wait_procs(family, timeout=10)[1]
+    assert not psutil.wait_procs(family, timeout=60)[1]
     why = subprocess.run([*THAW, "why", run_id, "--root", str(root)], capture_output=True, text=True)
     assert "worker-0" in why.stdout and cause in why.stdout
     assert (root / f"runs/{run_id}/train-frozen/attempt-1/model/complete.json").exists()
@@ -142,9 +142,9 @@ def test_no_process_outlives_the_command(root, number):
     family = psutil.Process(command.pid).children(recursive=True)
     assert len(family) >= 6  # driver, shell, step, two agents, ranks
     command.send_signal(number)
-    command.communicate(timeout=30)
+    command.communicate(timeout=100)
     assert command.returncode != 0
-    assert not psutil.wait_procs(family, timeout=10)[1]
+    assert not psutil.wait_procs(family, timeout=60)[1]
     states = [stage.state for stage in runs.run_status(f"{root}/runs/ended-by-{number}").stages]
     assert states[0] == "committed" and states[1] in ("failed", "died") and set(states[2:]) == {"absent"}
 

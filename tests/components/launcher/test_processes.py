@@ -60,7 +60,7 @@ report("worker-" + os.environ["RANK"], os.getpid())
 signal.pause()
 """
 REPORTED = {"sh", "step", *(f"{what}-{rank}" for what in ("agent", "rank", "worker") for rank in "01")}
-GONE_WITHIN_S = 10
+GONE_WITHIN_S = 60
 
 
 class Tree:

@@ -244,7 +244,7 @@ def at_once(world, wanted, monkeypatch):
     """Two commands, each of which has looked before either creates, and created before either looks again."""
 
     def run(*hours):
-        looked, created = threading.Barrier(2, timeout=20), threading.Barrier(2, timeout=20)
+        looked, created = threading.Barrier(2, timeout=100), threading.Barrier(2, timeout=100)
         create, said = Server.create_recurring_run, {}
 
         def create_together(*arguments):

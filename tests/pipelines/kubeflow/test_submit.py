@@ -103,7 +103,7 @@ def test_of_two_runs_that_are_started_at_once_the_one_that_was_created_first_sta
 
 
 def test_two_commands_that_start_one_run_at_once_leave_one(kfp_server, config, gcs_uri, monkeypatch):
-    looked, created = threading.Barrier(2, timeout=20), threading.Barrier(2, timeout=20)
+    looked, created = threading.Barrier(2, timeout=100), threading.Barrier(2, timeout=100)
     create, results = Server.create_run, []
     monkeypatch.setattr(Server, "create_run", lambda *arguments: looked.wait() + 1 and create(*arguments))
     asked = request(config, gcs_uri, datetime.date(2026, 3, 2), Placement(), run_id="r1")

@@ -23,7 +23,7 @@ def patient(launcher: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def short_request_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "REQUEST_TIMEOUT_S", (5.0, 0.2))
+    monkeypatch.setattr(client, "REQUEST_TIMEOUT_S", (5.0, 1.0))
 
 
 # https://github.com/kubernetes-client/python/issues/728

@@ -60,7 +60,7 @@ def fail(groups: Groups, where: str) -> str:
     ],
 )
 def test_an_exception_on_one_rank_ends_all_ranks(where: str, kind: str | None, words: str | None) -> None:
-    innocent, guilty = run_ranks(fail, where, timeout_s=30)
+    innocent, guilty = run_ranks(fail, where, timeout_s=100)
     assert innocent is None or isinstance(innocent, Failure)
     if kind is None:
         assert guilty is None
