@@ -1,95 +1,32 @@
-"""All that is known of KFP's client and of its server's API.
+"""What the verbs ask of Kubeflow's server: experiments, runs and recurring runs.
 
-The client brings the address and the credentials, as it does for everyone; the requests are made here, so that each
-has a time-out, that a short outage is ridden out, and that a refusal is one line with the server's own words. Nothing
-is created twice: after a create whose answer was lost, the server is asked for the thing before it is sent again.
+Nothing is created twice: after a create whose answer was lost, the server is asked for the thing before it is sent
+again.
 
 Source: kfp and kfp_server_api 2.17.3.
 """
 
-import contextlib
 import datetime
-import io
 import json
 import re
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import kfp
 import kfp_server_api
-import urllib3
 from kfp.client.set_volume_credentials import ServiceAccountTokenVolumeCredentials
 from kfp_server_api import V2beta1RecurringRun as RecurringRun
 from kfp_server_api import V2beta1Run as Run
-from kfp_server_api.exceptions import ApiException
 
-from thaw.pipelines.kubeflow.address import HOST_VARIABLE, TOKEN_VARIABLE, named_host, token
+from thaw.pipelines.kubeflow import connection
+from thaw.pipelines.kubeflow.address import named_host, token
+from thaw.pipelines.kubeflow.connection import REQUEST_TIMEOUT_S, ServerError
 
 __all__ = ["RecurringRun", "Run", "Server", "ServerError", "as_json", "instant"]
 
-REQUEST_TIMEOUT_S = 30
-PAUSES_S: tuple[float, ...] = (1, 2, 4, 8)
-"""Between the tries of one request."""
-PATIENT_PAUSES_S: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)
-"""As `PAUSES_S`, where a run is followed: an upgrade of the server takes minutes."""
 PAGE_SIZE = 200
 """The most that the server gives."""
-
-_TRANSIENT = (408, 429, 500, 502, 503, 504)
-
-
-class ServerError(OSError):
-    """Kubeflow's server refused a request, or did not answer. One line: what was asked, where, its words.
-
-    Attributes:
-        status: Of HTTP; None where there was no answer.
-    """
-
-    def __init__(self, message: str, status: int | None = None):
-        super().__init__(message)
-        self.status = status
-
-    @property
-    def is_transient(self) -> bool:
-        """Whether the same request can succeed later. It may have taken effect."""
-        return self.status is None or self.status in _TRANSIENT
-
-
-class _Client(kfp.Client):
-    """KFP's client without its way to greet a server: five tries with a stack each, in half a minute."""
-
-    def __init__(self, host: str | None, **options: Any):
-        self._is_named = host is not None
-        # It warns, and prints that it finds no kubeconfig.
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            super().__init__(host=host, **options)
-
-    def get_kfp_healthz(self, sleep_duration: int = 0) -> kfp_server_api.V2beta1GetHealthzResponse:
-        """What the server says of itself; its version, which KFP's model leaves out, is kept in `health`."""
-        api = self._healthz_api.api_client
-        if not self._is_named and api.configuration.host == kfp_server_api.Configuration().host:
-            raise ServerError(f"no address of Kubeflow Pipelines: give --host URL, or set {HOST_VARIABLE}")
-        api.rest_client.pool_manager.connection_pool_kw["retries"] = False  # urllib3's own, in silence
-        self.health = _ask(
-            api.configuration.host,
-            "say how it is",
-            lambda: api.call_api(
-                "/apis/v2beta1/healthz",
-                "GET",
-                response_type="object",
-                auth_settings=["Bearer"],
-                _return_http_data_only=True,
-                _request_timeout=REQUEST_TIMEOUT_S,
-            ),
-            must_be_there=False,
-        )
-        if not isinstance(self.health, dict):
-            raise ServerError(f"{api.configuration.host}: no Kubeflow Pipelines server, or a page to log in at")
-        return kfp_server_api.V2beta1GetHealthzResponse(multi_user=bool(self.health.get("multi_user")))
 
 
 class Server:
@@ -113,7 +50,7 @@ class Server:
     def __init__(self, host: str | None = None, namespace: str | None = None):
         volume, own = ServiceAccountTokenVolumeCredentials(), token()
         credentials = volume if Path(volume._token_path).exists() and own is None else None
-        self._client = _Client(named_host(host), existing_token=own, credentials=credentials)
+        self._client = connection.Client(named_host(host), existing_token=own, credentials=credentials)
         self.host: str = self._client._healthz_api.api_client.configuration.host
         self._runs = self._client._run_api
         self._recurring = self._client._recurring_run_api
@@ -192,7 +129,7 @@ class Server:
     def run(self, run_id: str, patient: bool = False) -> Run:
         """How far a run is."""
         call = self._runs.run_service_get_run
-        pauses_s = PATIENT_PAUSES_S if patient else None
+        pauses_s = connection.PATIENT_PAUSES_S if patient else None
         return self._ask(f"tell of run {run_id}", lambda: call(run_id, _request_timeout=REQUEST_TIMEOUT_S), pauses_s)
 
     def last_run(self, recurring: RecurringRun) -> Run | None:
@@ -276,7 +213,7 @@ class Server:
                 return
 
     def _ask(self, what: str, request: Callable[[], Any], pauses_s: tuple[float, ...] | None = None) -> Any:
-        return _ask(self.host, what, request, pauses_s)
+        return connection.ask(self.host, what, request, pauses_s)
 
     def _forgo(self, what: str, request: Callable[[], Any]) -> None:
         """Send a request after which a thing is gone: it may be so already, by an earlier try or by others."""
@@ -288,70 +225,22 @@ class Server:
 
     def _create(self, what: str, request: Callable[[], Any], find: Callable[[], Any]) -> Any:
         """The answer to a request that must take effect once."""
-        for pause_s in PAUSES_S:
+        for pause_s in connection.PAUSES_S:
             try:
-                return _call(self.host, what, request)
+                return connection.call(self.host, what, request)
             except ServerError as error:
                 if not error.is_transient:
                     raise
             time.sleep(pause_s)
             if (found := find()) is not None:
                 return found
-        return _call(self.host, what, request)
+        return connection.call(self.host, what, request)
 
 
 def as_json(body: Run | RecurringRun) -> dict[str, Any]:
     """The JSON of a request, as it is sent."""
     document: dict[str, Any] = kfp_server_api.ApiClient().sanitize_for_serialization(body)
     return document
-
-
-def _ask(
-    host: str,
-    what: str,
-    request: Callable[[], Any],
-    pauses_s: tuple[float, ...] | None = None,
-    must_be_there: bool = True,
-) -> Any:
-    """The answer to a request that can be sent again; at once an error where nobody listens and nobody must."""
-    for pause_s in PAUSES_S if pauses_s is None else pauses_s:
-        try:
-            return _call(host, what, request)
-        except ServerError as error:
-            if not error.is_transient or (error.status is None and not must_be_there):
-                raise
-        time.sleep(pause_s)
-    return _call(host, what, request)
-
-
-def _call(host: str, what: str, request: Callable[[], Any]) -> Any:
-    try:
-        return request()
-    except AttributeError as error:
-        # KFP's client takes a failure of TLS for an answer without a body, and decodes that.
-        if not isinstance(refusal := error.__context__, ApiException):
-            raise
-        raise ServerError(f"{host} did not {what}, no answer: {' '.join(str(refusal.reason).split())}") from None
-    except ApiException as error:
-        raise ServerError(f"{host} did not {what}: {_words(error)}", error.status or None) from None
-    except urllib3.exceptions.HTTPError as error:
-        reason = str(error).rpartition(": ")[2] or type(error).__name__
-        raise ServerError(f"{host} did not {what}, no answer: {reason}") from None
-
-
-def _words(error: ApiException) -> str:
-    """What the server says for a reason."""
-    try:
-        body = json.loads(error.body)
-        words = str(body.get("message") or body.get("error_message") or body.get("error"))
-    except (TypeError, ValueError, AttributeError):
-        words = str(error.body or "").strip().partition("\n")[0][:200]
-    advice = ""
-    if error.status in (301, 302, 303, 307, 401):
-        advice = f" Log in: set {TOKEN_VARIABLE}, or run where KFP's client finds its credentials."
-    elif error.status == 403:
-        advice = " You are known, and lack the right: give --namespace of your own profile, or ask its owner for it."
-    return f"{error.status} {error.reason}. {' '.join(words.split())}{advice}".strip()
 
 
 def _version(text: str) -> tuple[int, int] | None:

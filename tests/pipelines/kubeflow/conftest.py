@@ -11,7 +11,7 @@ from kfp_server import KfpServer
 
 from thaw.components.config import RunConfig, load
 from thaw.pipelines.cli import main
-from thaw.pipelines.kubeflow import client, package, place, replace, schedule, submit
+from thaw.pipelines.kubeflow import connection, package, place, replace, schedule, submit
 from thaw.pipelines.kubeflow.address import TOKEN_VARIABLE
 from thaw.pipelines.kubeflow.package import Package
 
@@ -34,8 +34,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "PAUSES_S", (0, 0))
-    monkeypatch.setattr(client, "PATIENT_PAUSES_S", (0,) * 5)
+    monkeypatch.setattr(connection, "PAUSES_S", (0, 0))
+    monkeypatch.setattr(connection, "PATIENT_PAUSES_S", (0,) * 5)
     monkeypatch.setattr(submit, "SETTLE_S", 0)
     monkeypatch.setattr(replace, "SETTLE_S", 0)
 

@@ -9,7 +9,7 @@ from kfp_server import Fault
 
 from thaw.components import runs, storage
 from thaw.components.config import from_parameter
-from thaw.pipelines.kubeflow import client
+from thaw.pipelines.kubeflow import client, connection
 from thaw.pipelines.kubeflow.client import Server
 from thaw.pipelines.kubeflow.submit import Placement, request
 from thaw.pipelines.kubeflow.submit import submit as start
@@ -164,8 +164,8 @@ def test_a_create_that_timed_out_after_its_effect_is_not_sent_again(submit, kfp_
 
 
 def test_a_server_that_stops_in_mid_answer_is_given_up_after_its_time(submit, kfp_server, monkeypatch):
-    monkeypatch.setattr(client, "REQUEST_TIMEOUT_S", 1)
-    monkeypatch.setattr(client, "PAUSES_S", ())
+    monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", 1)
+    monkeypatch.setattr(connection, "PAUSES_S", ())
     kfp_server.faults.append(Fault("GET", "/healthz", status=0))
     result = submit()
     assert result.exit_code == 1
