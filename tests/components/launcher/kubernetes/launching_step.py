@@ -3,9 +3,11 @@
 import datetime
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,8 @@ class LaunchingStep:
 
     def start(self, **variables: str) -> subprocess.Popen[str]:
         """The step as a process, in a process group of its own."""
+        # As in a pod: what a shell starts in the background ignores the interrupt.
+        heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
         command = [sys.executable, "-c", PROGRAM, to_parameter(self.config)]
         return subprocess.Popen(
             [*command, self.run_uri, self.window_uri, self.backbone_uri],
@@ -47,6 +51,7 @@ class LaunchingStep:
             stderr=subprocess.STDOUT,
             text=True,
             process_group=0,
+            preexec_fn=heed,
         )
 
     def attempt(self, number: int) -> Path:
