@@ -16,6 +16,12 @@ _KILLED = (-signal.SIGKILL, _BY_SIGNAL + signal.SIGKILL)
 _MEMORY_HINT = (
     "if the memory ran out, lower training.shuffle_rows or training.global_batch_size, or give the replicas more"
 )
+_APART = re.compile(r"Timed out after \d+ seconds waiting for clients|client socket has (failed to connect|timed out)")
+"""What torchrun's agents say that did not find each other."""
+_APART_HINT = (
+    "see in the replicas' logs which of them did not find master-0: pods must resolve each other's names and reach the "
+    "rendezvous' port, which the cluster's DNS or a network policy may keep from them"
+)
 
 # What a rank says that lost its partner in a collective. NCCL's watchdog ends such a rank by SIGABRT.
 _NOTICED = re.compile(
@@ -170,10 +176,16 @@ def job_failed(
         signal=-cause.exit_code if cause.exit_code is not None and cause.exit_code < 0 else None,
         last_lines=last_lines(end.lines),
         log_uri=log_uris.get(cause.replica),
-        hint=_MEMORY_HINT if cause.exit_code in _KILLED or (cause.reason or "").startswith("OOMKilled") else None,
+        hint=_hint(cause),
         fate=fate,
         had_ended=had_ended,
     )
+
+
+def _hint(cause: Cause) -> str | None:
+    if cause.exit_code in _KILLED or (cause.reason or "").startswith("OOMKilled"):
+        return _MEMORY_HINT
+    return _APART_HINT if cause.rank is None and _APART.search(cause.said or "") else None
 
 
 def tells_failure(lines: Sequence[str]) -> bool:

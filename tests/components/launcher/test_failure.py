@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from thaw.components.launcher.failure import JobFailed, ReplicaEnd, job_failed, root_cause
 
 LOST = (
@@ -71,6 +73,20 @@ def test_a_killed_rank_comes_before_those_that_lost_its_connection() -> None:
         "rank 1 (worker-0) was killed by signal 9, SIGKILL (the kernel does that where memory runs out)",
     ]
     assert error.hint and "memory" in error.hint
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 1/2 clients joined.",
+        "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of "
+        "(small-master-0, 23456). The IPv6 network addresses of (small-master-0, 23456) cannot be retrieved",
+    ],
+)
+def test_replicas_that_did_not_find_each_other_are_told_what_to_look_at(error: str) -> None:
+    alone = failed(ReplicaEnd("master-0", 1, ["Traceback (most recent call last):", "    next_rendezvous()", error]))
+    assert error in str(alone)
+    assert alone.hint and "cluster's DNS" in alone.hint
 
 
 def test_an_exception_comes_before_those_that_lost_its_connection() -> None:
