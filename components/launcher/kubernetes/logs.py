@@ -88,11 +88,12 @@ class StreamedLog:
             self._ended.wait(pause_s)
 
     def _read(self, follow: bool) -> None:
-        is_new = False
+        is_new = self._last_time is None
         for written_at, text in self._api.log_lines(self._pod, CONTAINER, self._last_time, follow):
             if written_at:
-                # Asked for what came since a time, the server gives that whole second once more.
-                is_new = self._last_time is None or _instant(written_at) > _instant(self._last_time)
+                # Asked for what came since a time, the server gives that whole second once more. All that comes after
+                # it is new, though the node's clock be set back.
+                is_new = is_new or _instant(written_at) > _instant(str(self._last_time))
                 self._last_time = written_at if is_new else self._last_time
             if is_new:
                 self._kept.append(text)

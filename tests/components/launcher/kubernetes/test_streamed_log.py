@@ -48,6 +48,14 @@ def test_a_connection_that_fails_is_made_again(api: ScriptedApi, kind: Any) -> N
     assert streamed(api) == LINES
 
 
+def test_a_clock_that_is_set_back_hides_no_line(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = [("2026-03-02T06:00:09Z", "before"), ("2026-03-02T06:00:01Z", "after"), ("2026-03-02T06:00:02Z", "later")]
+    monkeypatch.setattr(Api, "log_lines", lambda self, pod, container, since, follow: iter(written))
+    log = logs.StreamedLog(Api("default"), "job-master-0")
+    log.end()
+    assert log.last_lines(timeout_s=60)[:3] == ["before", "after", "later"]
+
+
 def test_a_container_that_is_not_there_yet_is_waited_for(api: ScriptedApi) -> None:
     lines: list[str] = []
     log = logs.StreamedLog(Api("default"), "job-master-0", lines.append)
