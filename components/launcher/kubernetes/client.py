@@ -20,6 +20,8 @@ LOG_TIMEOUT_S = (10.0, 120.0)
 PATIENCE_S = 60.0
 """How long a call is tried again, where its caller says nothing else."""
 
+_MAX_FIRST_PAGES, _MAX_PAGES = 2, 10
+"""Pages in place of a resource's objects, from a server that is ready: at first, and once it has given such objects."""
 _MAX_TAIL = 8 << 20
 """Bytes."""
 _MAX_PIECE = 64 << 10
@@ -73,6 +75,8 @@ class Api:
         self._pause = pause
         self._context = context
         self._client = connect(context)
+        self._served: set[str] = set()
+        """Resources of which there was a good answer."""
 
     def get_job(self, name: str, patience_s: float = PATIENCE_S) -> Object | None:
         """A PyTorchJob, or None where there is none of that name."""
@@ -292,23 +296,27 @@ class Api:
         """The answer to a request, asked again while what is wrong may pass: after growing, bounded, uneven pauses.
 
         A token may have expired: the first refusal of it has the credentials loaded again. A page in place of the
-        server's word that there is no such thing may come from a proxy, or from a server that is just starting; from
-        one that is ready the second such page means that it has no such resource.
+        server's word that there is no such thing may come from a proxy, or from a server that is just starting; if it
+        comes again and again though the server is ready, that has no such resource.
         """
         until = self._clock() + patience_s
-        renewed = is_ready = False
+        renewed = False
+        pages_left = _MAX_PAGES if resource in self._served else _MAX_FIRST_PAGES
         for pause_s in _pauses():
             try:
-                return request()
+                answer = request()
+                self._served.add(resource)
+                return answer
             except Fault as fault:
                 if fault.status == 401 and not renewed:
                     renewed = True
                     self._client = connect(self._context)
                     continue
                 error = self._error(verb, resource, name, fault)
-                if not fault.passes or (fault.status == 404 and is_ready):
+                if fault.passes and fault.status == 404 and self._is_ready():
+                    pages_left -= 1
+                if not fault.passes or not pages_left:
                     raise error from fault
-                is_ready = fault.status == 404 and self._is_ready()
                 if fault.retry_after_s is not None:
                     pause_s = min(fault.retry_after_s, _LONGEST_RETRY_AFTER_S)
                 if self._clock() + pause_s >= until:

@@ -121,6 +121,14 @@ def test_a_server_without_the_custom_resource_is_not_waited_for(api: ScriptedApi
     assert len(api.made("GET", "/pytorchjobs/")) == 2 and len(patient.pauses) == 1
 
 
+def test_a_custom_resource_that_is_removed_ends_the_wait_for_its_job(api: ScriptedApi, patient: Any) -> None:
+    page = Fault("GET", LOOK, status=404, page="404 page not found", times=1000)
+    api.script = [RUNNING, JobState(condition("Created", "Running"), BOTH_RUN, act=lambda _: api.faults.append(page))]
+    with pytest.raises(JobFailed, match="404 page not found"):
+        patient.run()
+    assert page.times == 1000 - 10
+
+
 def test_a_server_that_is_starting_is_waited_for(api: ScriptedApi, patient: Any) -> None:
     starting = [Fault("GET", LOOK, status=404, page="404 page not found", times=2), Fault("GET", "/readyz", times=2)]
     api.faults = starting
