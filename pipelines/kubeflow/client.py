@@ -51,7 +51,7 @@ class Server:
         volume, own = ServiceAccountTokenVolumeCredentials(), token()
         credentials = volume if Path(volume._token_path).exists() and own is None else None
         self._client = connection.Client(named_host(host), existing_token=own, credentials=credentials)
-        self.host: str = self._client._healthz_api.api_client.configuration.host
+        self.host = self._client.host
         self._runs = self._client._run_api
         self._recurring = self._client._recurring_run_api
         self._experiments = self._client._experiment_api
@@ -67,9 +67,8 @@ class Server:
 
     def find_experiment(self, name: str) -> str | None:
         """The id of an experiment, or None."""
-        call = self._experiments.experiment_service_list_experiments
-        found = self._list(call, "experiments", f"find experiment {name}", name, namespace=self.namespace)
-        return next((experiment.experiment_id for experiment in found), None)
+        found = self._experiment(name)
+        return str(found.experiment_id) if found else None
 
     def experiment(self, name: str) -> str:
         """The id of an experiment, which is made where there is none."""
@@ -80,14 +79,15 @@ class Server:
         try:
             created = self._create(
                 f"make experiment {name}",
-                lambda: call(experiment=body, _request_timeout=REQUEST_TIMEOUT_S).experiment_id,
-                lambda: self.find_experiment(name),
+                lambda: call(experiment=body, _request_timeout=REQUEST_TIMEOUT_S),
+                lambda: self._experiment(name),
+                "experiment_id",
             )
         except ServerError:
             if (found := self.find_experiment(name)) is None:  # else others have made it meanwhile
                 raise
             return found
-        return str(created)
+        return str(created.experiment_id)
 
     def find_runs(self, name: str) -> list[Run]:
         """The runs of a name, in any experiment, the newest first."""
@@ -118,7 +118,7 @@ class Server:
 
         call = self._runs.run_service_create_run
         what = f"start run {body.display_name}"
-        return self._create(what, lambda: call(run=body, _request_timeout=REQUEST_TIMEOUT_S), find)
+        return self._create(what, lambda: call(run=body, _request_timeout=REQUEST_TIMEOUT_S), find, "run_id")
 
     def delete_run(self, run: Run) -> None:
         """Delete a run, and end what it has begun."""
@@ -130,7 +130,9 @@ class Server:
         """How far a run is."""
         call = self._runs.run_service_get_run
         pauses_s = connection.PATIENT_PAUSES_S if patient else None
-        return self._ask(f"tell of run {run_id}", lambda: call(run_id, _request_timeout=REQUEST_TIMEOUT_S), pauses_s)
+        what = f"tell of run {run_id}"
+        found = self._ask(what, lambda: call(run_id, _request_timeout=REQUEST_TIMEOUT_S), pauses_s)
+        return self._told(what, found, "run_id")
 
     def last_run(self, recurring: RecurringRun) -> Run | None:
         """The newest run that a recurring run has triggered."""
@@ -162,7 +164,8 @@ class Server:
 
         call = self._recurring.recurring_run_service_create_recurring_run
         what = f"make recurring run {body.display_name}"
-        return self._create(what, lambda: call(recurring_run=body, _request_timeout=REQUEST_TIMEOUT_S), find)
+        request = lambda: call(recurring_run=body, _request_timeout=REQUEST_TIMEOUT_S)  # noqa: E731
+        return self._create(what, request, find, "recurring_run_id")
 
     def set_enabled(self, recurring: RecurringRun, enabled: bool) -> None:
         """Have a recurring run trigger runs, or not; one that is gone triggers none."""
@@ -187,6 +190,11 @@ class Server:
             f"delete recurring run {recurring.display_name}",
             lambda: call(recurring.recurring_run_id, propagation_policy="ORPHAN", _request_timeout=REQUEST_TIMEOUT_S),
         )
+
+    def _experiment(self, name: str) -> Any:
+        call = self._experiments.experiment_service_list_experiments
+        found = self._list(call, "experiments", f"find experiment {name}", name, namespace=self.namespace)
+        return next(found, None)
 
     def _list(
         self,
@@ -213,7 +221,7 @@ class Server:
                 return
 
     def _ask(self, what: str, request: Callable[[], Any], pauses_s: tuple[float, ...] | None = None) -> Any:
-        return connection.ask(self.host, what, request, pauses_s)
+        return self._client.ask(what, request, pauses_s)
 
     def _forgo(self, what: str, request: Callable[[], Any]) -> None:
         """Send a request after which a thing is gone: it may be so already, by an earlier try or by others."""
@@ -223,18 +231,24 @@ class Server:
             if error.status != 404:
                 raise
 
-    def _create(self, what: str, request: Callable[[], Any], find: Callable[[], Any]) -> Any:
-        """The answer to a request that must take effect once."""
+    def _told(self, what: str, thing: Any, key: str) -> Any:
+        """The thing that an answer tells of. The model of the API lets one pass that lacks its id."""
+        if not getattr(thing, key):
+            raise ServerError(f"{self.host} did not {what}: its answer has no {key}")
+        return thing
+
+    def _create(self, what: str, request: Callable[[], Any], find: Callable[[], Any], key: str) -> Any:
+        """The answer to a request that must take effect once; `key` is the name of its id."""
         for pause_s in connection.PAUSES_S:
             try:
-                return connection.call(self.host, what, request)
+                return self._told(what, self._client.call(what, request), key)
             except ServerError as error:
                 if not error.is_transient:
                     raise
             time.sleep(pause_s)
             if (found := find()) is not None:
                 return found
-        return connection.call(self.host, what, request)
+        return self._told(what, self._client.call(what, request), key)
 
 
 def as_json(body: Run | RecurringRun) -> dict[str, Any]:

@@ -26,6 +26,7 @@ PAUSES_S: tuple[float, ...] = (1, 2, 4, 8)
 """Between the tries of one request."""
 PATIENT_PAUSES_S: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)
 """As `PAUSES_S`, where a run is followed: an upgrade of the server takes minutes."""
+_LOG_IN = f" Log in: set {TOKEN_VARIABLE}, or run where KFP's client finds its credentials."
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 
 
@@ -59,11 +60,10 @@ class Client(kfp.Client):
     def get_kfp_healthz(self, sleep_duration: int = 0) -> kfp_server_api.V2beta1GetHealthzResponse:
         """What the server says of itself; its version, which KFP's model leaves out, is kept in `health`."""
         api = self._healthz_api.api_client
-        if not self._is_named and api.configuration.host == kfp_server_api.Configuration().host:
+        if not self._is_named and self.host == kfp_server_api.Configuration().host:
             raise ServerError(f"no address of Kubeflow Pipelines: give --host URL, or set {HOST_VARIABLE}")
         api.rest_client.pool_manager.connection_pool_kw["retries"] = False  # urllib3's own, in silence
-        self.health = ask(
-            api.configuration.host,
+        self.health = self.ask(
             "say how it is",
             lambda: api.call_api(
                 "/apis/v2beta1/healthz",
@@ -75,54 +75,72 @@ class Client(kfp.Client):
             ),
             must_be_there=False,
         )
-        if not isinstance(self.health, dict):
-            raise ServerError(f"{api.configuration.host}: no Kubeflow Pipelines server, or a page to log in at")
         return kfp_server_api.V2beta1GetHealthzResponse(multi_user=bool(self.health.get("multi_user")))
 
+    @property
+    def host(self) -> str:
+        """The server's URL."""
+        return str(self._healthz_api.api_client.configuration.host)
 
-def ask(
-    host: str,
-    what: str,
-    request: Callable[[], Any],
-    pauses_s: tuple[float, ...] | None = None,
-    must_be_there: bool = True,
-) -> Any:
-    """The answer to a request that can be sent again; at once an error where nobody listens and nobody must.
+    def ask(
+        self,
+        what: str,
+        request: Callable[[], Any],
+        pauses_s: tuple[float, ...] | None = None,
+        must_be_there: bool = True,
+    ) -> Any:
+        """The answer to a request that can be sent again; at once an error where nobody listens and nobody must.
 
-    Args:
-        host: Whom it asks, for the error.
-        what: What it asks for, after "did not".
-        request: Sends it.
-        pauses_s: Between the tries. None: `PAUSES_S`.
-        must_be_there: Whether it is known that somebody listens.
+        Args:
+            what: What it asks for, after "did not".
+            request: Sends it.
+            pauses_s: Between the tries. None: `PAUSES_S`.
+            must_be_there: Whether it is known that somebody listens.
 
-    Raises:
-        ServerError: it was refused, or the last try was not answered.
-    """
-    for pause_s in PAUSES_S if pauses_s is None else pauses_s:
+        Raises:
+            ServerError: it was refused, or the last try was not answered.
+        """
+        for pause_s in PAUSES_S if pauses_s is None else pauses_s:
+            try:
+                return self.call(what, request)
+            except ServerError as error:
+                if not error.is_transient or (error.status is None and not must_be_there):
+                    raise
+            time.sleep(pause_s)
+        return self.call(what, request)
+
+    def call(self, what: str, request: Callable[[], Any]) -> Any:
+        """The answer to a request that is sent once; otherwise as `ask`."""
         try:
-            return call(host, what, request)
-        except ServerError as error:
-            if not error.is_transient or (error.status is None and not must_be_there):
+            answer = request()
+        except AttributeError as error:
+            # KFP's client takes a failure of TLS for an answer without a body, and decodes that.
+            if not isinstance(refusal := error.__context__, ApiException):
                 raise
-        time.sleep(pause_s)
-    return call(host, what, request)
+            reason = " ".join(str(refusal.reason).split())
+            raise ServerError(f"{self.host} did not {what}, no answer: {reason}") from None
+        except ApiException as error:
+            raise ServerError(f"{self.host} did not {what}: {_words(error)}", error.status or None) from None
+        except urllib3.exceptions.HTTPError as error:
+            reason = str(error).rpartition(": ")[2] or type(error).__name__
+            raise ServerError(f"{self.host} did not {what}, no answer: {reason}") from None
+        except (TypeError, ValueError) as error:
+            raise ServerError(f"{self.host} did not {what}: its answer can't be read: {error}") from None
+        # KFP's client makes an empty document of a page.
+        page = self._healthz_api.api_client.last_response.data
+        if not _is_object(page):
+            beginning = " ".join(page.split())[:80]
+            raise ServerError(
+                f"{self.host} did not {what}, but gave a page to log in at, or so: {beginning!r}.{_LOG_IN}"
+            )
+        return answer
 
 
-def call(host: str, what: str, request: Callable[[], Any]) -> Any:
-    """The answer to a request that is sent once; otherwise as `ask`."""
+def _is_object(text: str) -> bool:
     try:
-        return request()
-    except AttributeError as error:
-        # KFP's client takes a failure of TLS for an answer without a body, and decodes that.
-        if not isinstance(refusal := error.__context__, ApiException):
-            raise
-        raise ServerError(f"{host} did not {what}, no answer: {' '.join(str(refusal.reason).split())}") from None
-    except ApiException as error:
-        raise ServerError(f"{host} did not {what}: {_words(error)}", error.status or None) from None
-    except urllib3.exceptions.HTTPError as error:
-        reason = str(error).rpartition(": ")[2] or type(error).__name__
-        raise ServerError(f"{host} did not {what}, no answer: {reason}") from None
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def _words(error: ApiException) -> str:
@@ -134,7 +152,7 @@ def _words(error: ApiException) -> str:
         words = str(error.body or "").strip().partition("\n")[0][:200]
     advice = ""
     if error.status in (301, 302, 303, 307, 401):
-        advice = f" Log in: set {TOKEN_VARIABLE}, or run where KFP's client finds its credentials."
+        advice = _LOG_IN
     elif error.status == 403:
         advice = " You are known, and lack the right: give --namespace of your own profile, or ask its owner for it."
     return f"{error.status} {error.reason}. {' '.join(words.split())}{advice}".strip()

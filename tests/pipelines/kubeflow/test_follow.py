@@ -56,6 +56,13 @@ def test_an_outage_while_a_run_is_followed_is_ridden_out(submit, kfp_server):
     assert submit("--wait", "--poll-s", "0.001").exit_code == 0
 
 
+@pytest.mark.parametrize("page", ["<html>Log in</html>", "{}"])
+def test_a_page_in_place_of_a_runs_state_ends_the_following(submit, kfp_server, page):
+    kfp_server.faults.append(Fault("GET", "/runs/.+", status=200, body=page, times=99))
+    result = submit("--wait", "--poll-s", "0.001")
+    assert result.exit_code == 1 and "did not tell of run" in result.output
+
+
 def test_an_interrupt_ends_the_following_and_not_the_run(submit, kfp_server, monkeypatch):
     def interrupted(*arguments):
         raise KeyboardInterrupt

@@ -173,6 +173,25 @@ def test_a_server_that_stops_in_mid_answer_is_given_up_after_its_time(submit, kf
     assert kfp_server.writes() == []
 
 
+@pytest.mark.parametrize("page", ["<html>Log in</html>", "", "[]", "{}", '{"run_id": ""}', '{"created_at": "now"}'])
+@pytest.mark.parametrize("path", ["/runs$", "/experiments$"])
+def test_a_page_in_place_of_an_answer_is_not_taken_for_success(submit, kfp_server, page, path):
+    kfp_server.faults.append(Fault("POST", path, status=200, body=page, times=9))
+    result = submit()
+    assert result.exit_code == 1 and "started" not in result.output
+    assert kfp_server.host in result.output.splitlines()[-1] and "Traceback" not in result.output
+    assert kfp_server.runs == []
+
+
+@pytest.mark.parametrize("page", ["<html>Log in</html>", '{"runs": 3}', '{"total_size": "x"}'])
+def test_a_page_in_place_of_the_runs_is_not_taken_for_none(submit, kfp_server, page):
+    assert submit().exit_code == 0
+    kfp_server.faults.append(Fault("GET", "/runs", status=200, body=page, times=9))
+    result = submit()
+    assert result.exit_code == 1 and f"{kfp_server.host} did not find run" in result.output
+    assert len(kfp_server.runs) == 1
+
+
 def test_a_short_outage_is_ridden_out_and_a_long_one_is_one_line_with_the_servers_words(submit, kfp_server):
     kfp_server.faults.append(Fault("GET", "/(healthz|runs)", status=503, times=2))
     assert submit().exit_code == 0
