@@ -15,6 +15,9 @@ from thaw.components.jobs import JobSpec
 MAX_NAME_LENGTH = 50
 """Pods and services are named after the job, with up to 13 more characters (-worker-99999), and end at 63."""
 
+LAUNCHED = "launched.json"
+"""In the attempt's folder, once a job that outlives its launcher has been created."""
+
 _ATTEMPT_FIELDS = {"job", "output_uri", "resume_uri", "lease_timeout_s"}
 """What another attempt at the same work, or the same elsewhere, has otherwise."""
 

@@ -34,7 +34,13 @@ _END_S = 5
 
 
 class Interrupted(BaseException):
-    """A signal asked this process to end."""
+    """A signal asked this process to end.
+
+    Attributes:
+        leaves_open: Whether what was begun may still go on, or is done and only not recorded.
+    """
+
+    leaves_open = False
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)

@@ -247,10 +247,12 @@ def state(job: Mapping[str, Any]) -> JobState:
     """What became of a PyTorchJob so far. Before the operator has seen it, it has no status at all."""
     status = job.get("status") or {}
     conditions = status.get("conditions") or []
-    true = {condition["type"]: condition for condition in conditions if condition["status"] == "True"}
-    suspended = "Suspended" in true or bool(job["spec"].get("runPolicy", {}).get("suspend"))
+    true = {str(condition.get("type")): condition for condition in conditions if condition.get("status") == "True"}
+    suspend = (job["spec"].get("runPolicy") or {}).get("suspend")
     last = next(reversed(true.values()), None)
-    has_queue = _QUEUE in job["metadata"].get("labels", {})
+    has_queue = _QUEUE in (job["metadata"].get("labels") or {})
+    # One that its queue has let in has the condition until the operator looks at it.
+    suspended = bool(suspend) or ("Suspended" in true and not (has_queue and suspend is False))
     begun = status.get("startTime") or (None if has_queue else job["metadata"].get("creationTimestamp"))
     return JobState(
         succeeded="Succeeded" in true,
@@ -258,10 +260,12 @@ def state(job: Mapping[str, Any]) -> JobState:
         suspended=suspended,
         queued=suspended and has_queue,
         started=not suspended and not true.keys().isdisjoint({"Running", "Restarting"}),
-        last_condition=f"last condition {last['type']}: {last.get('message')}" if last else "no condition",
+        last_condition=f"last condition {last.get('type')}: {last.get('message')}" if last else "no condition",
         active_since=datetime.datetime.fromisoformat(begun) if begun else None,
         failed_kinds=frozenset(
-            kind.lower() for kind, count in (status.get("replicaStatuses") or {}).items() if count.get("failed")
+            kind.lower()
+            for kind, count in (status.get("replicaStatuses") or {}).items()
+            if count and count.get("failed")
         ),
     )
 

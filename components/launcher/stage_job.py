@@ -7,7 +7,7 @@ from thaw.components.checkpoint_folder import newest_complete
 from thaw.components.config import RunConfig
 from thaw.components.config.recipe import Policy
 from thaw.components.launcher.failure import JobFailed
-from thaw.components.launcher.job import training_job
+from thaw.components.launcher.job import LAUNCHED, training_job
 from thaw.components.launcher.launch import backend_named, launch
 from thaw.components.runs import Stage
 from thaw.components.runs.attempt import attempt_uri
@@ -43,7 +43,6 @@ def run_stage_job(
         "train": (*window.training, *window.items),
         "score": (*window.training, *window.evaluation, *window.items, *window.truth),
     }
-    check_pins(reads[kind])
     while True:
         job = training_job(
             config,
@@ -61,14 +60,20 @@ def run_stage_job(
             lease_timeout_s=config.cluster.lease_timeout_s if takes_up(backend) else None,
         )
         try:
+            check_pins(reads[kind])
             figures = launch(job, backend)
         except JobFailed as failure:
             current.job_may_live = failure.leaves_open
             if not failure.had_ended:
                 raise
             current.begin_anew(failure)
+        except Exception:
+            # Another start of the step may have launched the attempt's job beside this one.
+            current.job_may_live = current.job_may_live or (takes_up(backend) and _is_launched(current.uri))
+            raise
         else:
-            current.job_may_live = False
+            # What goes wrong from here on leaves what the job has done to another start of the step.
+            current.job_may_live = takes_up(backend)
             return figures
 
 
@@ -79,6 +84,13 @@ def takes_up(backend: str) -> bool:
         ValueError: no such backend.
     """
     return backend_named(backend).jobs_outlive_launcher
+
+
+def _is_launched(uri: str) -> bool:
+    try:
+        return storage.exists(storage.join(uri, LAUNCHED))
+    except storage.StorageError:
+        return True
 
 
 def _last_checkpoint(current: Stage) -> str | None:

@@ -54,8 +54,8 @@ class Stage:
         manifests: Their manifests, by the same names.
         committed: Set by `commit`; of a stage that was done before, set from the start.
         figures: What was committed.
-        job_may_live: Whether somebody else began the attempt, and its job is not known to have ended. Such an attempt
-            is not over, whatever goes wrong here: another would have a second job beside it.
+        job_may_live: Whether the attempt's job may live, or has done its work, so that another start of the stage can
+            take it up. Such an attempt is not over, whatever goes wrong here: a new one would do the work once more.
     """
 
     def __init__(self, config: RunConfig, attempt: Attempt, job_may_live: bool = False):
@@ -78,13 +78,15 @@ class Stage:
         Raises:
             CommittedMeanwhileError: somebody else took it up too, and saw it through.
         """
-        run_uri, name = self.attempt.run_uri, self.attempt.stage
+        run_uri, name, ended = self.attempt.run_uri, self.attempt.stage, self.attempt.number
         _record(self.attempt, error)
         if committed_attempt(run_uri, name) is not None:
             raise CommittedMeanwhileError(
                 f"stage {name} was committed meanwhile by another start of it; start it again"
             )
         self.attempt, self.job_may_live = take_attempt(run_uri, name)
+        if self.attempt.number == ended:  # its end could not be recorded
+            raise error
         self.uri = self.attempt.uri
 
     def commit(

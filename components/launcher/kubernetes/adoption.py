@@ -7,7 +7,7 @@ from typing import Any
 
 from thaw.components import events
 from thaw.components.launcher.kubernetes import access
-from thaw.components.launcher.kubernetes.client import Api, ApiError, owner_uids
+from thaw.components.launcher.kubernetes.client import ANYONE, Api, ApiError, owner_uids
 from thaw.components.launcher.pytorchjob import RUN_ID, SPEC_DIGEST, SPEC_URI
 
 _POD_VARIABLES = (("KFP_POD_NAME", "KFP_POD_UID"), ("POD_NAME", "POD_UID"))
@@ -83,7 +83,7 @@ def take_over(
                 return found, next(iter(before), None)
             again = api.get_job(name, patience_s)
         if again is None or again["metadata"]["uid"] != uid:
-            return None, None
+            return None, ANYONE
         found = again
         if owner_uids(found) not in (before, [ours] if ours else []):
             break

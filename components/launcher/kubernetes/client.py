@@ -20,12 +20,16 @@ LOG_TIMEOUT_S = (10.0, 120.0)
 PATIENCE_S = 60.0
 """How long a call is tried again, where its caller says nothing else."""
 
+ANYONE = "anyone"
+"""Of a job, in place of its owner's uid: whoever owns it."""
+
 _MAX_FIRST_PAGES, _MAX_PAGES = 2, 10
 """Pages in place of a resource's objects, from a server that is ready: at first, and once it has given such objects."""
 _MAX_TAIL = 8 << 20
 """Bytes."""
 _MAX_PIECE = 64 << 10
 _AFTER_END = re.compile(rb"(?<=[\r\n])")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\S+ ?")
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _LONGEST_RETRY_AFTER_S = 300.0
@@ -93,16 +97,17 @@ class Api:
         The answer to a create can be lost when the create was not. So each try but the first looks before it asks.
         """
         name = manifest["metadata"]["name"]
-        asked = False
+        asked = unanswered = False
 
         def create() -> Object:
-            nonlocal asked
+            nonlocal asked, unanswered
             if asked and (found := self._get_job(name)) is not None:
                 return found
             asked = True
             try:
                 return _job(self._document("POST", self._path(_JOBS), body=manifest))
             except Fault as fault:
+                unanswered = unanswered or fault.status is None or fault.status >= 500
                 if fault.status != 409:
                     raise
                 if (found := self._get_job(name)) is None:
@@ -111,7 +116,11 @@ class Api:
                     raise
                 return found
 
-        return self._ask("create", _JOBS, name, patience_s, create)
+        try:
+            return self._ask("create", _JOBS, name, patience_s, create)
+        except ApiError as error:
+            error.leaves_open = error.leaves_open or unanswered
+            raise
 
     def patch_job(self, name: str, change: Object, patience_s: float = PATIENCE_S) -> Object | None:
         """Change fields of a PyTorchJob; a list is replaced as a whole. None where it is gone."""
@@ -126,14 +135,14 @@ class Api:
 
         return self._ask("patch", _JOBS, name, patience_s, patch)
 
-    def delete_job(self, name: str, uid: str, patience_s: float = PATIENCE_S, owner: str | None = None) -> bool:
+    def delete_job(self, name: str, uid: str, patience_s: float = PATIENCE_S, owner: str | None = ANYONE) -> bool:
         """Delete exactly this PyTorchJob, its pods after it; one that is gone, or another of its name, is left so.
 
         Args:
             name: The job's name.
             uid: Its uid.
             patience_s: How long to try.
-            owner: Delete it only while this is the uid of its owner. None: whoever owns it.
+            owner: Delete it only while this is the uid of its owner; None: while it has none.
 
         Returns:
             Whether it is deleted or gone; False where it has another owner.
@@ -141,15 +150,15 @@ class Api:
         preconditions = {"uid": uid}
 
         def delete() -> bool:
-            found = self._get_job(name) if owner else None
+            found = self._get_job(name) if owner != ANYONE else None
             if found and found["metadata"]["uid"] == uid:
-                if owner not in owner_uids(found):
+                if owner_uids(found) != ([owner] if owner else []):
                     return False
                 # Whoever takes it up in this moment changes it.
                 preconditions["resourceVersion"] = found["metadata"]["resourceVersion"]
             body = {"propagationPolicy": "Background", "preconditions": preconditions}
             try:
-                self._document("DELETE", self._path(_JOBS, name), body=body)
+                _check_deleted(self._document("DELETE", self._path(_JOBS, name), body=body))
             except Fault as fault:
                 if fault.status == 409 and (found := self._get_job(name)) and found["metadata"]["uid"] == uid:
                     fault.passes = True
@@ -207,8 +216,9 @@ class Api:
                     unfinished = b""
                 for piece in pieces:
                     time, text = "", piece.decode(errors="replace").rstrip("\r\n")
-                    if begins:
-                        time, _, text = text.partition(" ")
+                    # The kubelet puts words of its own between the container's, without a time.
+                    if begins and (match := _TIME.match(text)):
+                        time, text = match[0].rstrip(" "), text[match.end() :]
                     if time or text:
                         yield time, text
                     begins = piece.endswith(b"\n")
@@ -295,7 +305,8 @@ class Api:
     ) -> Answer:
         """The answer to a request, asked again while what is wrong may pass: after growing, bounded, uneven pauses.
 
-        A token may have expired: the first refusal of it has the credentials loaded again. A page in place of the
+        A token may have expired: a refusal of it has the credentials loaded again, at first once, and until the time is
+        over where they were good before. A page in place of the
         server's word that there is no such thing may come from a proxy, or from a server that is just starting; if it
         comes again and again though the server is ready, that has no such resource.
         """
@@ -308,28 +319,39 @@ class Api:
                 self._served.add(resource)
                 return answer
             except Fault as fault:
-                if fault.status == 401 and not renewed:
-                    renewed = True
-                    self._client = connect(self._context)
-                    continue
+                if fault.status == 401:
+                    self._renew()
+                    fault.passes = resource in self._served
+                    if not renewed:
+                        renewed = True
+                        continue
                 error = self._error(verb, resource, name, fault)
                 if fault.passes and fault.status == 404 and self._is_ready():
                     pages_left -= 1
                 if not fault.passes or not pages_left:
                     raise error from fault
                 if fault.retry_after_s is not None:
-                    pause_s = min(fault.retry_after_s, _LONGEST_RETRY_AFTER_S)
-                if self._clock() + pause_s >= until:
+                    pause_s = max(pause_s, min(fault.retry_after_s, _LONGEST_RETRY_AFTER_S))
+                left_s = until - self._clock()
+                if left_s <= 0:
                     words = f"no better answer in {patience_s:.0f} s"
                     raise ApiError(str(error), fault.status, words, error.hint, leaves_open=True) from fault
+                pause_s = min(pause_s, left_s)
             events.emit("warning", message=f"{error}; asking again in {pause_s:.0f} s")
             self._pause(pause_s)
         raise AssertionError("pauses have no end")
 
+    def _renew(self) -> None:
+        # The file of the token may be in the middle of being replaced: then the next refusal comes here again.
+        with suppress(ValueError):
+            self._client = connect(self._context)
+
     def _error(self, verb: str, resource: str, name: str | None, fault: Fault) -> ApiError:
         what = " ".join([verb, resource, *([repr(name)] if name else []), "in namespace", self.namespace])
         hint = None
-        if fault.status == 404 and resource == _JOBS:
+        if fault.status == 404 and "namespaces " in str(fault):
+            hint = "create the namespace, or set cluster.namespace to that of the pipeline"
+        elif fault.status == 404 and resource == _JOBS:
             hint = "see that the training operator, or at least its custom resource, is installed"
         return ApiError(what, fault.status, str(fault), hint)
 
@@ -348,6 +370,16 @@ def _job(document: Object) -> Object:
     if document.get("kind") != "PyTorchJob" or not isinstance(metadata, dict) or not metadata.get("uid"):
         raise Fault(f"the answer is no PyTorchJob: {json.dumps(document)[:200]}")
     return document
+
+
+def _check_deleted(answer: Object) -> None:
+    """Pass the answer to a DELETE after which the object is gone."""
+    if answer.get("kind") not in ("Status", "PyTorchJob"):
+        raise Fault(f"the answer tells of no deletion: {json.dumps(answer)[:200]}")
+    metadata = answer.get("metadata") or {}
+    if metadata.get("deletionTimestamp"):
+        held = ", ".join(metadata.get("finalizers") or ["nothing that it names"])
+        raise Fault(f"it is marked as deleted, and not gone: it is held by {held}", passes=False)
 
 
 def _pauses() -> Iterator[float]:

@@ -76,13 +76,14 @@ def replicas(job: str, pods: Sequence[Mapping[str, Any]]) -> list[Replica]:
 def _replica(job: str, pod: Mapping[str, Any]) -> Replica:
     status = pod.get("status") or {}
     containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-    own: dict[str, Any] = next((each for each in containers if each["name"] == CONTAINER), {})
+    own: dict[str, Any] = next((each for each in containers if each.get("name") == CONTAINER), {})
     # A container that is started again shows its last end apart from its state.
-    ended = own.get("state", {}).get("terminated") or own.get("lastState", {}).get("terminated") or {}
-    # A pod whose init container failed has a container that only waits.
-    if not ended and status.get("phase") == "Failed":
-        ended = next((each for container in containers if (each := container.get("state", {}).get("terminated"))), {})
-    waiting = [each for container in containers if (each := container.get("state", {}).get("waiting"))]
+    ended = _state(own, "terminated") or (own.get("lastState") or {}).get("terminated") or {}
+    # In a pod that failed another container can be to blame: an init container, for which this one only waited.
+    if not ended.get("exitCode") and status.get("phase") == "Failed":
+        others = [each for container in containers if (each := _state(container, "terminated"))]
+        ended = next((each for each in others if each.get("exitCode")), ended)
+    waiting = [each for container in containers if (each := _state(container, "waiting"))]
     reasons = {each.get("reason") for each in waiting}
     name = pod["metadata"]["name"]
     return Replica(
@@ -90,20 +91,24 @@ def _replica(job: str, pod: Mapping[str, Any]) -> Replica:
         pod=name,
         uid=pod["metadata"]["uid"],
         deleted="deletionTimestamp" in pod["metadata"],
-        started="running" in own.get("state", {}) or bool(ended) or status.get("phase") in ("Succeeded", "Failed"),
+        started=_state(own, "running") is not None or bool(ended) or status.get("phase") in ("Succeeded", "Failed"),
         failed=status.get("phase") == "Failed",
         waits_for=_waits_for(status, waiting),
         heals=not reasons & _NEVER_HEALS,
-        num_restarts=sum(container.get("restartCount", 0) for container in containers),
+        num_restarts=sum(container.get("restartCount") or 0 for container in containers),
         exit_code=ended.get("exitCode"),
         reason=_reason(status, ended),
         ended_at=ended.get("finishedAt") or "",
     )
 
 
+def _state(container: Mapping[str, Any], kind: str) -> Any:
+    return (container.get("state") or {}).get(kind)
+
+
 def _waits_for(status: Mapping[str, Any], waiting: Sequence[Mapping[str, Any]]) -> str | None:
     for condition in status.get("conditions") or []:
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+        if (condition.get("type"), condition.get("status")) == ("PodScheduled", "False"):
             return _words(condition)
     telling = [each for each in waiting if each.get("reason") not in _SAYS_NOTHING]
     return _words((telling or waiting)[0]) if waiting else None

@@ -10,7 +10,7 @@ from thaw.components import events, storage
 from thaw.components.jobs import RESULT
 from thaw.components.launcher import processes, pytorchjob
 from thaw.components.launcher.failure import JobFailed
-from thaw.components.launcher.job import TrainingJob, document_digest
+from thaw.components.launcher.job import LAUNCHED, TrainingJob, document_digest
 from thaw.components.launcher.kubernetes.adoption import check_same_job, owner_references, take_over
 from thaw.components.launcher.kubernetes.cancel import Canceller
 from thaw.components.launcher.kubernetes.client import Api, ApiError
@@ -20,9 +20,6 @@ from thaw.components.launcher.kubernetes.report import Remains, save_log
 from thaw.components.launcher.kubernetes.watchdog import Watchdog
 from thaw.components.launcher.pytorchjob import JobState
 from thaw.components.runs.attempt import FAILURE
-
-LAUNCHED = "launched.json"
-"""In the attempt's folder, once its job has been created."""
 
 _DELETE_PATIENCE_S = 60.0
 _LATE_PATIENCE_S = 3.0
@@ -67,11 +64,15 @@ def run(
     processes.end_with_driver()
     api = Api(job.config.cluster.namespace, clock=clock, pause=pause)
     launcher = _Launcher(job, manifest, on_line, api, clock, pause)
-    with Canceller(api.namespace, job.name) as canceller:
-        try:
-            _run(launcher, canceller)
-        except processes.Interrupted as signal:
-            raise launcher.cancelled(signal, canceller) from None
+    try:
+        with Canceller(api.namespace, job.name) as canceller:
+            try:
+                _run(launcher, canceller)
+            except processes.Interrupted as signal:
+                raise launcher.cancelled(signal, canceller) from None
+    except processes.Interrupted as signal:
+        signal.leaves_open = True  # it came when all was done
+        raise
 
 
 def _run(launcher: "_Launcher", canceller: Canceller) -> None:
@@ -137,8 +138,8 @@ class _Launcher:
         found = self._api.get_job(self._name, patience_s)
         self._taken_up = found is not None
         if found is None:
-            if launched:
-                self._gone(launched["uid"], "", had_ended=True)
+            if launched or self._has_done_its_work():
+                self._gone(launched["uid"] if launched else None, "", had_ended=True)
                 return None
             metadata = self._manifest["metadata"] | ({"ownerReferences": self._owners} if self._owners else {})
             self._asked = True
@@ -172,7 +173,9 @@ class _Launcher:
     def follow(self, found: dict[str, Any]) -> None:
         """Look at the job again and again; return when it has succeeded."""
         state = pytorchjob.state(found)
-        watchdog = Watchdog(self._cluster, pytorchjob.replica_names(self._manifest), _age_s(state))
+        # One that was created here has no age, whatever this machine's clock says.
+        age_s = _age_s(state) if self._taken_up else 0.0
+        watchdog = Watchdog(self._cluster, pytorchjob.replica_names(self._manifest), age_s)
         logs = Streams(self._api, self._on_line)
         roll = Roll()
         looked_s = began_s = self._clock()
@@ -196,6 +199,8 @@ class _Launcher:
                 self._cause = verdict.cause if verdict else state.last_condition
                 remains = Remains(self._api, self._name, pods, self._log_uri, logs.finish(), self._clock)
                 remains.show(self._on_line)
+                if verdict and self._has_done_its_work():
+                    return
                 if verdict:
                     raise remains.ended(verdict, self._deleted)
                 kept = f"stays for {self._cluster.ttl_s} s (cluster.ttl_s)"
@@ -235,6 +240,9 @@ class _Launcher:
         """The error of a job that can't be looked at any more; it is deleted, if that can be done and it is our own."""
         expected = isinstance(error, (ApiError, storage.StorageError))
         self._cause = str(error) if expected else f"{type(error).__name__}: {error}"
+        with suppress(storage.StorageError):
+            if self._has_done_its_work():
+                return self._failed(f"{self._cause}; it had done its work", "", leaves_open=True)
         # A job that was taken up may be hours old, and be well.
         fate, leaves_open = (_LIVES_ON, True) if self._taken_up else self._deleted()
         return self._failed(self._cause, fate, leaves_open=leaves_open, hint=getattr(error, "hint", None))

@@ -37,8 +37,10 @@ class Watchdog:
         """
         self._cluster = cluster
         self._replica_names = replica_names
-        self._active_s = self._starting_s = active_s
-        self._queued_s = self._over_s = self._leaving_s = 0.0
+        self._active_s = active_s
+        self._starting_s = self._queued_s = 0.0
+        self._over_s: float | None = None
+        self._leaving_s: float | None = None
         self._has_started = False
 
     @property
@@ -56,12 +58,14 @@ class Watchdog:
         """
         if job.queued:
             self._queued_s += passed_s
-            self._starting_s = self._over_s = self._leaving_s = 0.0
+            self._starting_s, self._over_s, self._leaving_s = 0.0, None, None
             self._has_started = False
             return self._judge_queued()
         self._queued_s = 0.0
         self._active_s += passed_s
         self._starting_s += passed_s
+        if job.suspended and self._has_started:
+            self._has_started, self._starting_s = False, 0.0
         missing = self._not_started(job, replicas)
         self._has_started = self._has_started or not missing
         stuck = next((replica for replica in replicas if not replica.heals), None)
@@ -79,18 +83,19 @@ class Watchdog:
             return self._never_started(job, missing, replicas)
         # Either ends the job, which is for the operator to say.
         over = next((each for each in replicas if each.failed or (each.name, each.exit_code) == ("master-0", 0)), None)
-        self._over_s = self._over_s + passed_s if over else 0.0
-        if over and self._over_s >= self._cluster.start_timeout_s:
+        self._over_s = _lasting_s(self._over_s, passed_s, over)
+        if over and self._over_s is not None and self._over_s >= self._cluster.start_timeout_s:
+            reason = f" ({over.reason})" if over.reason else ""
             return Verdict(
-                f"{over.name} ended with exit code {over.exit_code}, and in {self._cluster.start_timeout_s:g} s "
-                f"(cluster.start_timeout_s) the job did not; {job.last_condition}",
+                f"{over.name} ended with exit code {over.exit_code}{reason}, and in "
+                f"{self._cluster.start_timeout_s:g} s (cluster.start_timeout_s) the job did not; {job.last_condition}",
                 over.name,
                 hint="see that the training operator runs",
             )
         # A node that is lost can't say that a pod of it has ended, and until it does the pod stays.
         leaving = next((each for each in replicas if each.deleted), None)
-        self._leaving_s = self._leaving_s + passed_s if leaving else 0.0
-        if leaving and self._leaving_s >= self._cluster.start_timeout_s:
+        self._leaving_s = _lasting_s(self._leaving_s, passed_s, leaving)
+        if leaving and self._leaving_s is not None and self._leaving_s >= self._cluster.start_timeout_s:
             return Verdict(
                 f"{leaving.name}'s pod is being deleted, and is not gone after {self._cluster.start_timeout_s:g} s "
                 f"(cluster.start_timeout_s); {job.last_condition}",
@@ -138,3 +143,10 @@ class Watchdog:
             never_started=True,
             hint=None if replicas or job.started else "see that a training operator runs and watches the namespace",
         )
+
+
+def _lasting_s(before_s: float | None, passed_s: float, seen: Replica | None) -> float | None:
+    """For how long something is seen, None if it is not. What passed before it was first seen does not count."""
+    if seen is None:
+        return None
+    return 0.0 if before_s is None else before_s + passed_s

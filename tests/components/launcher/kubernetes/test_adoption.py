@@ -138,6 +138,16 @@ def test_a_job_that_is_taken_up_beside_its_deletion_stays(api: ScriptedApi, seco
     assert asked.body["preconditions"] == {"uid": job["metadata"]["uid"], "resourceVersion": "1"}
 
 
+def test_a_launcher_outside_of_a_pod_deletes_no_job_that_a_pod_has_taken_up(api: ScriptedApi, launcher: Any) -> None:
+    def taken(job: dict[str, Any]) -> None:
+        job["metadata"]["ownerReferences"] = THIRD
+
+    api.script = [JobState(condition("Created")), JobState(condition("Created"), act=taken)]
+    with pytest.raises(JobFailed, match="is left to another start of the step") as caught:
+        launcher.run()
+    assert caught.value.leaves_open and api.jobs
+
+
 @pytest.mark.parametrize("refused", ["/pods$", "/pytorchjobs/.*$"])
 def test_a_running_job_that_was_taken_up_is_not_deleted_for_what_befalls_its_launcher(
     api: ScriptedApi, second: Any, refused: str

@@ -6,6 +6,7 @@ import pytest
 from scripted_api import BOTH_RUN, Fault, JobState, PodState, ScriptedApi, condition
 
 from thaw.components.launcher.failure import JobFailed
+from thaw.components.launcher.kubernetes import run
 
 CREATED = JobState(condition("Created"))
 RUNNING = JobState(condition("Created", "Running"), BOTH_RUN)
@@ -186,16 +187,60 @@ def test_a_job_whose_operator_is_gone_ends_with_its_pods(api: ScriptedApi, launc
     others = [pod for pod in BOTH_RUN if pod.replica != ended.replica]
     api.script = [RUNNING] * 5 + [JobState(condition("Created", "Running"), (*others, ended))]
     error = failure(launcher)
-    assert launcher.now_s == 10
+    assert launcher.now_s == 11
     assert f"{ended.replica} ended with exit code {ended.exit_code}, and in 5 s" in str(error)
     assert error.hint == "see that the training operator runs"
+
+
+def test_a_job_that_has_done_its_work_needs_no_operator_to_say_so(api: ScriptedApi, launcher: Any) -> None:
+    def done(_: Any) -> None:
+        (launcher.uri / "result.json").write_text("{}")
+
+    api.script = [RUNNING, JobState(condition("Created", "Running"), (PodState("master-0", "Succeeded", 0),), act=done)]
+    launcher.run()
+    assert not api.made("DELETE")
+
+
+def test_an_end_that_is_seen_only_after_an_outage_leaves_the_operator_its_time(api: ScriptedApi, launcher: Any) -> None:
+    launcher = launcher.with_job("cluster.deadline_s=1000")
+    ended = JobState(condition("Created", "Running"), (PodState("master-0", "Succeeded", 0),))
+    outage = Fault("GET", "/pytorchjobs/", status=503, times=6)
+    api.script = [JobState(condition("Created", "Running"), BOTH_RUN, act=lambda _: api.faults.append(outage))]
+    api.script += [ended, ended, SUCCEEDED]
+    launcher.run()
+    assert launcher.now_s > 20 and not api.made("DELETE")
+
+
+def test_a_job_that_is_suspended_in_mid_run_has_the_time_of_a_start(api: ScriptedApi, launcher: Any) -> None:
+    launcher = launcher.with_job("cluster.deadline_s=1000")
+    suspended = JobState((("Created", "True"), ("Running", "False"), ("Suspended", "True")), suspend=True)
+    api.script = [RUNNING] * 3 + [suspended]
+    error = failure(launcher)
+    assert "not started after 5 s" in str(error) and launcher.now_s < 12
+
+
+def test_a_job_whose_queue_let_it_in_is_no_longer_queued(api: ScriptedApi, launcher: Any) -> None:
+    launcher = launcher.with_job("cluster.queue=team", "cluster.deadline_s=1000")
+    api.script = [JobState(condition("Created", "Suspended"), suspend=False)]
+    assert "not started after 5 s" in str(failure(launcher))
+
+
+@pytest.mark.parametrize("ahead_s", [600, 10**6])
+def test_a_clock_that_is_ahead_ends_no_job(
+    api: ScriptedApi, launcher: Any, monkeypatch: pytest.MonkeyPatch, ahead_s: int
+) -> None:
+    age_s = run._age_s
+    monkeypatch.setattr(run, "_age_s", lambda state: age_s(state) + ahead_s)
+    api.script = [CREATED, RUNNING, SUCCEEDED]
+    launcher.run()
+    assert not api.made("DELETE")
 
 
 def test_a_pod_that_never_goes_ends_the_job(api: ScriptedApi, launcher: Any) -> None:
     leaving = (PodState("master-0"), PodState("worker-0", deleted=True))
     api.script = [RUNNING] * 5 + [JobState(condition("Created", "Running"), leaving)]
     error = failure(launcher)
-    assert launcher.now_s == 10
+    assert launcher.now_s == 11
     assert error.replica == "worker-0" and "worker-0's pod is being deleted, and is not gone after 5 s" in str(error)
     assert error.hint is not None and f"{launcher.job.name}-worker-0" in error.hint
 

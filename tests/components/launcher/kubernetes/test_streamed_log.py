@@ -48,6 +48,13 @@ def test_a_connection_that_fails_is_made_again(api: ScriptedApi, kind: Any) -> N
     assert streamed(api) == LINES
 
 
+def test_words_of_the_kubelet_between_the_lines_have_no_time(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = f"{TIME} one\nfailed to create fsnotify watcher: too many open files\n{TIME} two\n".encode()
+    monkeypatch.setattr(Api, "_stream", lambda *arguments: iter([data]))
+    lines = list(Api("default").log_lines("pod", "pytorch", None, follow=True))
+    assert lines == [(TIME, "one"), ("", "failed to create fsnotify watcher: too many open files"), (TIME, "two")]
+
+
 def test_a_clock_that_is_set_back_hides_no_line(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> None:
     written = [("2026-03-02T06:00:09Z", "before"), ("2026-03-02T06:00:01Z", "after"), ("2026-03-02T06:00:02Z", "later")]
     monkeypatch.setattr(Api, "log_lines", lambda self, pod, container, since, follow: iter(written))
