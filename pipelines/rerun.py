@@ -117,7 +117,7 @@ def rerun_command(
         run_here(plan.config, run_uri, plan.arguments, plan.kind, out, verbose)
         return
     from thaw.pipelines.kubeflow.client import Server
-    from thaw.pipelines.kubeflow.commands import start
+    from thaw.pipelines.kubeflow.commands import start, warn_of_image
     from thaw.pipelines.kubeflow.submit import Placement, request
 
     asked = request(
@@ -131,4 +131,5 @@ def rerun_command(
         inputs=plan.arguments,
         parent=plan.parent,
     )
+    warn_of_image(plan.config)
     start(Server(host, namespace), asked, wait, poll_s)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from thaw.components import runs, storage
-from thaw.pipelines.kubeflow.client import Run, Server, ServerError
+from thaw.pipelines.kubeflow.client import Run, Server
 from thaw.pipelines.kubeflow.submit import ENDED, Request, check_record, check_same, ended_badly, submit
 
 
@@ -72,7 +72,8 @@ def _look(server: Server, asked: Request, found: Sequence[Run], by_id: Mapping[s
             return Day(asked, "done")
         claimant = status.record.extra.get("kfp_run")  # of a schedule, whose runs Kubeflow names itself
         if claimant:
-            found = [*found, *([by_id[claimant]] if claimant in by_id else _run(server, claimant))]
+            begun = by_id[claimant] if claimant in by_id else server.find_run(claimant)
+            found = [*found, *([begun] if begun else [])]
     active = next((run for run in found if run.state not in ENDED), None)
     if active is not None:
         return Day(asked, "active", active.run_id)
@@ -140,12 +141,3 @@ def _ended(server: Server, run_ids: Sequence[str]) -> Iterator[Run]:
         run = server.run(run_id, patient=True)
         if run.state in ENDED:
             yield run
-
-
-def _run(server: Server, run_id: str) -> list[Run]:
-    try:
-        return [server.run(run_id)]
-    except ServerError as error:
-        if error.status != 404:
-            raise
-        return []  # Kubeflow has forgotten it

@@ -134,6 +134,15 @@ class Server:
         found = self._ask(what, lambda: call(run_id, _request_timeout=REQUEST_TIMEOUT_S), pauses_s)
         return self._told(what, found, "run_id")
 
+    def find_run(self, run_id: str) -> Run | None:
+        """A run by its id; None where Kubeflow has forgotten it."""
+        try:
+            return self.run(run_id)
+        except ServerError as error:
+            if error.status != 404:
+                raise
+            return None
+
     def last_run(self, recurring: RecurringRun) -> Run | None:
         """The newest run that a recurring run has triggered."""
         call = self._runs.run_service_list_runs

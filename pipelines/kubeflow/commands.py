@@ -69,7 +69,7 @@ def submit_command(
     placed = config.model_copy(update={"data": data})
     placement = Placement(experiment, service_account, pipeline_root)
     asked = request(placed, root, day, placement, run_id=run_id, num_retries=retries, kind=kind)
-    _warn_of_image(config)
+    warn_of_image(config)
     if dry_run:
         _print_request(asked, retries)
         return
@@ -146,7 +146,7 @@ def schedule_command(
         catch_up=catch_up,
         max_concurrency=max_concurrency,
     )
-    _warn_of_image(config)
+    warn_of_image(config)
     server = Server(host, namespace)
     check_server(server, server_version)
     console().print(windows_table(timing, config, first_after(server, asked, now)))
@@ -202,7 +202,7 @@ def backfill_command(
 ) -> None:
     """Start a run for each day that is not done."""
     config = configured(preset, config_path, overrides)
-    name = schedule or config.name
+    name = config.name if schedule is None else schedule
     placement = Placement(experiment, service_account, pipeline_root)
     asked: list[Request] = []
     dates = days_between(parse_date(first, "--from"), parse_date(last, "--to"))
@@ -212,7 +212,7 @@ def backfill_command(
         asked.append(
             request(config, root, date, placement, run_id=run_id, num_retries=retries, kind=kind, package=package)
         )
-    _warn_of_image(config)
+    warn_of_image(config)
     server = Server(host, namespace)
     days = look(server, name, asked)
     if dry_run:
@@ -271,7 +271,8 @@ def _ticks(daily: str | None, expression: str | None) -> Cron:
         raise ValueError(f"--{error}") from None
 
 
-def _warn_of_image(config: RunConfig) -> None:
+def warn_of_image(config: RunConfig) -> None:
+    """Tell, beside the output, of an image that can come to mean another."""
     if warning := image_warning(config):
         print(warning, file=sys.stderr)
 

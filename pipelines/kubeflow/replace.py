@@ -4,7 +4,8 @@ Kubeflow can't change a recurring run, so another takes its place:
 
     1  the new one is made, disabled; it begins after the last day that the old one was triggered for
     2  the old one is disabled; has it ticked since 1, the new one is made again
-    3  days that fell due meanwhile, the newest excepted, are submitted: Kubeflow runs the newest missed tick alone
+    3  days that fell due meanwhile, or by the change, the newest excepted, are submitted: Kubeflow runs the newest
+       missed tick alone
     4  the new one is enabled
     5  the old one is deleted; its runs go on
 
@@ -154,7 +155,7 @@ def _take_over(
     for other in filter(is_enabled, others):
         server.set_enabled(other, False)
     new = _made_after(server, wanted, others, [new])
-    for day in [] if wanted.catch_up else _left_out(wanted, new, now()):
+    for day in [] if wanted.catch_up else _left_out(wanted, others, new, now()):
         _submit(server, wanted, day, say)
     server.set_enabled(new, True)
     return new
@@ -215,10 +216,17 @@ def _claimed_days(wanted: Schedule) -> list[datetime.date]:
     return days
 
 
-def _left_out(wanted: Schedule, new: RecurringRun, now: datetime.datetime) -> list[datetime.date]:
-    """The days that fell due since `new` was made, but for the newest, which Kubeflow runs when `new` is enabled."""
-    since = max(start_of(new), new.created_at)
-    ticks = itertools.takewhile(lambda tick: tick <= now, wanted.timing.cron.after(since))
+def _left_out(
+    wanted: Schedule, others: Sequence[RecurringRun], new: RecurringRun, now: datetime.datetime
+) -> list[datetime.date]:
+    """The days that nobody has run, but for the newest, which Kubeflow runs when `new` is enabled.
+
+    They fell due since it was made, or by the change itself, as where D moves on by a smaller lag. Days whose ticks the
+    others had missed by then are no such days: a schedule that does not catch up leaves them out.
+    """
+    ticked = [(timing, timing.cron.latest(new.created_at)) for timing in map(timing_of, others)]
+    missed = [wanted.timing.end_of(timing.day(tick)) for timing, tick in ticked if tick]
+    ticks = itertools.takewhile(lambda tick: tick <= now, wanted.timing.cron.after(max([start_of(new), *missed])))
     return [wanted.timing.day(tick) for tick in ticks][:-1]
 
 

@@ -120,7 +120,7 @@ def request(
     root = root.rstrip("/")
     wanted_logs(config, str(config.data.uri), date)
     digest = hashlib.sha256(f"{kind} {to_parameter(config)}".encode()).hexdigest()[:6]
-    run_id = run_id or f"{config.name}-{date}-{digest}"
+    run_id = f"{config.name}-{date}-{digest}" if run_id is None else run_id
     if len(run_id) > MAX_NAME_LENGTH:
         raise ValueError(f"--run-id: {run_id!r} has {len(run_id)} characters, at most {MAX_NAME_LENGTH} fit")
     runs.check_run_id(run_id)
@@ -154,7 +154,12 @@ def submit(
     for run in found:
         check_same(run, asked)
     extra = {**_claim(asked), "experiment": asked.placement.experiment, "kubeflow": server.host}
-    check_record(runs.open_run(asked.run_uri, asked.config, extra), asked)
+    record = runs.open_run(asked.run_uri, asked.config, extra)
+    check_record(record, asked)
+    # Of a run that a schedule began Kubeflow has the name, and only the record says which it is.
+    begun = server.find_run(str(record.extra["kfp_run"])) if "kfp_run" in record.extra else None
+    if begun is not None and (begun.state not in ENDED or begun.state == "SUCCEEDED"):
+        return begun, False
     if found and not (again and found[0].state in ENDED and found[0].state != "SUCCEEDED"):
         return found[0], False
     made = server.create_run(asked.body(server.experiment(asked.placement.experiment)))

@@ -56,6 +56,25 @@ def test_the_days_are_those_of_the_calendar(backfill, kfp_server, ended, span, e
     assert days(kfp_server) == expected
 
 
+@pytest.mark.parametrize(("state", "num_started"), [("RUNNING", 0), ("SUCCEEDED", 0), ("FAILED", 1)])
+def test_a_day_that_its_schedule_claims_while_the_backfill_is_at_work_is_left_to_it(
+    backfill, kfp_server, gcs_uri, config, ended, state, num_started
+):
+    scheduled = {"run_id": "7", "display_name": "daily-1", "state": state, "created_at": "2026-03-10T06:00:00Z"}
+
+    def claim(method, path):
+        if method == "POST" and path.startswith("/runs") and scheduled not in kfp_server.runs:
+            kfp_server.runs.append(scheduled)
+            extra = {"date": "2026-03-09", "backend": "kubernetes", "kind": "whole", "kfp_run": "7"}
+            runs.open_run(f"{gcs_uri}/runs/daily-2026-03-09", config, extra)
+
+    kfp_server.before = claim
+    kfp_server.on_get_run = lambda run: run.update(state="SUCCEEDED") if run is not scheduled else None
+    result = backfill()
+    assert result.exit_code == 0 or state == "FAILED", result.output
+    assert [run["display_name"] for run in kfp_server.runs].count("daily-2026-03-09") == num_started
+
+
 def test_no_more_runs_are_active_than_allowed(backfill, kfp_server, ended):
     assert backfill(*SPAN, "--max-concurrent", "2").exit_code == 0
     assert len(kfp_server.runs) == 4 and ended == [2]

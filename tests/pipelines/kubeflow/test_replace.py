@@ -161,6 +161,50 @@ def test_a_replacement_that_is_cut_off_anywhere_goes_on_when_it_is_repeated(
     world.check("2026-03-01", "2026-03-09")
 
 
+def test_a_day_that_an_earlier_hour_brings_forward_outlives_a_cut(world, wanted):
+    world.kfp.now = at("2026-03-01 22:00")
+    world.put(wanted(Timing(daily_cron("21:00"), UTC, 1)))
+    world.let_pass(at("2026-03-03 20:00"))
+    new = wanted(Timing(daily_cron("06:00"), UTC, 1))
+    world.put_and_die(new, 2, False)
+    world.let_pass(at("2026-03-05 02:00"))
+    world.put(new)
+    world.let_pass(at("2026-03-07 20:00"))
+    world.check("2026-03-01", "2026-03-06")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "when"),
+    [
+        (("06:00", "UTC", 3), ("06:00", "UTC", 1), "2026-03-05 07:00"),
+        (("20:00", "UTC", 1), ("07:00", "Asia/Tokyo", 1), "2026-03-05 18:00"),
+        (("11:00", "UTC", 1), ("11:00", "Pacific/Kiritimati", 1), "2026-03-05 10:00"),
+    ],
+)
+def test_days_that_fall_due_by_the_change_itself_are_run(world, wanted, before, after, when):
+    def timing(hour, zone, lag_days):
+        return Timing(daily_cron(hour), ZoneInfo(zone), lag_days)
+
+    world.kfp.now = at("2026-03-01 12:00")
+    world.put(wanted(timing(*before)))
+    world.let_pass(at(when))
+    world.put(wanted(timing(*after)))
+    world.trigger()  # The controller looks every few seconds.
+    world.let_pass(at("2026-03-09 23:00"))
+    days = [datetime.date.fromisoformat(day).toordinal() for day in world.days()]
+    assert days == list(range(days[0], days[-1] + 1)) and world.refused == []
+
+
+def test_days_that_an_old_schedule_had_missed_are_not_run_for_its_replacement(world, wanted):
+    world.kfp.now = at("2026-03-01 12:00")
+    world.put(wanted(Timing(daily_cron("06:00"), UTC, 1)))
+    world.kfp.recurring[0]["mode"] = "DISABLE"
+    world.kfp.now = at("2026-03-20 12:00")
+    world.put(wanted(Timing(daily_cron("18:00"), UTC, 1)))
+    world.let_pass(at("2026-03-21 20:00"))
+    assert world.days() == ["2026-03-18", "2026-03-19", "2026-03-20"]  # the first by the newest tick of the new one
+
+
 def test_an_old_schedule_that_ticks_in_the_middle_of_its_replacement_has_the_day(world, wanted):
     world.kfp.now = at("2026-03-01 12:00")
     world.put(wanted(Timing(daily_cron("06:00"), UTC, 1)))

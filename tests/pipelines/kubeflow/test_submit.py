@@ -258,6 +258,12 @@ def test_a_password_in_the_root_is_refused_and_not_repeated(submit, kfp_server):
     assert "hunter2" not in result.output and kfp_server.requests == []
 
 
+def test_an_empty_name_is_refused_before_any_request(submit, kfp_server):
+    result = submit("--run-id", "")
+    assert result.exit_code == 1 and "run id ''" in result.output
+    assert kfp_server.requests == []
+
+
 @pytest.mark.parametrize("pause", ["0", "-1", "nan", "inf"])
 def test_a_pause_that_is_none_is_refused_before_any_request(submit, kfp_server, pause):
     result = submit("--wait", "--poll-s", pause)
