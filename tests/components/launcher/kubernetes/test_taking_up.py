@@ -46,6 +46,24 @@ def succeeds(act: Act) -> JobState:
     return JobState(condition("Created", "Running", "Succeeded"), act=act)
 
 
+def test_a_commit_that_fails_leaves_the_jobs_work_to_another_start(
+    api: ScriptedApi, step: LaunchingStep, finished: Act
+) -> None:
+    def finished_and_blocked(job: dict[str, Any]) -> None:
+        finished(job)
+        (step.attempt(1) / "manifest.json").mkdir()
+
+    api.script = [RUNNING, succeeds(finished_and_blocked)]
+    output = step.start().communicate(timeout=100)[0]
+    assert "manifest.json" in output and not (step.attempt(1) / "failure.json").exists()
+    (step.attempt(1) / "manifest.json").rmdir()
+    api.script = [succeeds(finished)]
+    again = step.start()
+    output = again.communicate(timeout=100)[0]
+    assert again.returncode == 0, output
+    assert len(api.made("POST")) == 1
+
+
 # https://github.com/kubeflow/pipelines/issues/677
 def test_a_running_job_is_taken_up_and_its_result_given(
     api: ScriptedApi, step: LaunchingStep, killed: str, finished: Act
