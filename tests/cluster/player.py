@@ -157,11 +157,11 @@ class Player:
         return Ended(exit_code, log)
 
     def log(self, pod: str) -> str:
-        """What a try has written; nothing before its container has started."""
+        """What a try has written; nothing before its container has started, or while its node does not know it yet."""
         try:
             return self._api.log(self._namespace, pod)
         except ApiException as error:
-            if error.status != 400:
+            if error.status not in (400, 404):
                 raise
             return ""
 
