@@ -51,12 +51,12 @@ def test_a_commit_that_fails_leaves_the_jobs_work_to_another_start(
 ) -> None:
     def finished_and_blocked(job: dict[str, Any]) -> None:
         finished(job)
-        (step.attempt(1) / "manifest.json").mkdir()
+        (step.attempt(1) / "model" / "complete.json").mkdir(parents=True)  # cannot be read
 
     api.script = [RUNNING, succeeds(finished_and_blocked)]
     output = step.start().communicate(timeout=100)[0]
-    assert "manifest.json" in output and not (step.attempt(1) / "failure.json").exists()
-    (step.attempt(1) / "manifest.json").rmdir()
+    assert "complete.json" in output and not (step.attempt(1) / "failure.json").exists()
+    (step.attempt(1) / "model" / "complete.json").rmdir()
     api.script = [succeeds(finished)]
     again = step.start()
     output = again.communicate(timeout=100)[0]
