@@ -306,9 +306,9 @@ class Api:
         """The answer to a request, asked again while what is wrong may pass: after growing, bounded, uneven pauses.
 
         A token may have expired: a refusal of it has the credentials loaded again, at first once, and until the time is
-        over where they were good before. A page in place of the
-        server's word that there is no such thing may come from a proxy, or from a server that is just starting; if it
-        comes again and again though the server is ready, that has no such resource.
+        over where they were good before. A page in place of the server's word that there is no such thing may come from
+        a proxy, or from a server that is just starting; if it comes again and again though the server is ready, that
+        has no such resource.
         """
         until = self._clock() + patience_s
         renewed = False
